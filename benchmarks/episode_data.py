@@ -32,7 +32,7 @@ class Size:
 
 
 def make_dataset(folder: Path, size: Size) -> Path:
-    """Give a dataset of this size below a folder, made now or earlier."""
+    """Return a dataset of this size below a folder, made now or earlier."""
     name = "-".join(f"{key}{value}" for key, value in asdict(size).items())
     root = folder / name
     if (root / "meta/info.json").exists():

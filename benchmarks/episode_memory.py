@@ -22,7 +22,7 @@ _FRAMES_OF_EACH = 10
 
 
 def private_mb() -> float:
-    """Give the memory that is this process's alone, and no page of a file."""
+    """Return the memory that is this process's alone, and no page of a file."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss_Anon:")) / 1024
 
@@ -73,7 +73,7 @@ def decode(root: Path, num_open: int) -> float:
 
 
 def beyond_decoders(root: Path, count: int, arguments: dict[str, Any]) -> dict[str, float]:
-    """Give the memory of reading beside that of decoders alone, and what is left."""
+    """Return the memory of reading beside that of decoders alone, and what is left."""
     found: dict[str, float] = _alone(read, root, count, arguments)
     found["decoders_mb"] = _alone(decode, root, int(found["num_open"]))
     found["beyond_mb"] = found["private_mb"] - found["kept_mb"] - found["decoders_mb"]

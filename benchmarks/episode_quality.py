@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from benchmarks.line_plot import Line, draw
 
+from penstock.order.keyframes import KeyframeOrder
 from penstock.order.pool import EpisodePool
-from penstock.order.stretches import Stretches
 
 if TYPE_CHECKING:
     from penstock.order.base import Order
@@ -20,7 +20,7 @@ COLORS = ("#888888", "#4c78a8", "#f58518", "#54a24b", "#d62728")
 
 
 def orders() -> dict[str, Order]:
-    """Give the orders that are compared, of episodes of one length."""
+    """Return the orders that are compared, of episodes of one length."""
     lengths = np.full(NUM_EPISODES, NUM_FRAMES)
     made: dict[str, Order] = {
         "uniform": EpisodePool(lengths, seed=1, stream="", num_lanes=1, window=POOL),
@@ -28,14 +28,14 @@ def orders() -> dict[str, Order]:
     for gop in (2, 30, 250):
         step = -(-32 // gop) * gop
         begins = [np.arange(0, NUM_FRAMES, step) + episode * NUM_FRAMES for episode in range(NUM_EPISODES)]
-        made[f"gop, a keyframe every {gop} frames"] = Stretches(
+        made[f"gop, a keyframe every {gop} frames"] = KeyframeOrder(
             lengths, seed=1, stream="", num_lanes=8, window=POOL, stretches=np.concatenate(begins)
         )
     return made
 
 
 def batch_means(ids: Int64Array) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Give the mean of each batch of a value that is drawn for each episode, and drifts in the course of it."""
+    """Return the mean of each batch of a value that is drawn for each episode, and drifts in the course of it."""
     rng = np.random.default_rng(0)
     values = rng.standard_normal(NUM_EPISODES)[ids // NUM_FRAMES]
     drift = rng.standard_normal((NUM_EPISODES, 2))[ids // NUM_FRAMES]
@@ -48,7 +48,7 @@ def batch_means(ids: Int64Array) -> np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def autocorrelation(ids: Int64Array) -> dict[int, float]:
-    """Say how much alike the means of batches are that lie so many batches apart."""
+    """Return how much alike the means of batches are that lie so many batches apart."""
     means = batch_means(ids)
     variance = float((means**2).mean())
     return {lag: float((means[lag:] * means[:-lag]).mean()) / variance for lag in LAGS}

@@ -37,8 +37,8 @@ from benchmarks.line_plot import Line, draw
 
 from penstock import StreamingDataLoader, StreamingLeRobotDataset
 from penstock.episodes.video.pyav import PyavFile
+from penstock.order.keyframes import KeyframeOrder
 from penstock.order.pool import EpisodePool
-from penstock.order.stretches import Stretches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ class Clock:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Give frames per second, and per second of a processor."""
+        """Return frames per second, and per second of a processor."""
         return {"per_s": self._count / self._wall, "per_cpu_s": self._count / self._cpu}
 
 
@@ -219,7 +219,7 @@ def resume() -> dict[str, float]:
     results = {}
     for name, make in (
         ("pool 64", lambda: EpisodePool(lengths, num_lanes=1, **arguments)),
-        ("gop", lambda: Stretches(lengths, num_lanes=8, stretches=np.arange(0, lengths.sum(), 30), **arguments)),
+        ("gop", lambda: KeyframeOrder(lengths, num_lanes=8, stretches=np.arange(0, lengths.sum(), 30), **arguments)),
     ):
         begin = time.perf_counter()
         order = make()
@@ -303,7 +303,7 @@ def write_csv(path: Path, result: dict[str, Any]) -> None:
 
 
 def flat_speed(results: dict[str, Any]) -> dict[str, Any]:
-    """Give the figures of all files and orders as one line."""
+    """Return the figures of all files and orders as one line."""
     return {
         f"{files}.{name}": values
         for files, found in results.items()

@@ -161,7 +161,7 @@ def run_side_by_side(jobs: Sequence[Job]) -> list[list[list[int]]]:
 
 
 def live_processes() -> list[tuple[int, int]]:
-    """Give the number and the group of each process that has not ended."""
+    """Return the number and the group of each process that has not ended."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():

@@ -39,7 +39,7 @@ class Resource:
 
 
 def in_child(check: Callable[[], bool]) -> bool:
-    """Say what a forked child finds."""
+    """Return what a forked child finds."""
     pid = os.fork()
     if pid == 0:
         is_right = False

@@ -94,7 +94,7 @@ class ArraysFile(Mapping[str, "npt.NDArray[Any]"]):
         return self._bytes[begin : begin + count * dtype.itemsize].view(dtype)
 
     def begin_of(self, name: str) -> int:
-        """Say from which byte of the file on an array lies."""
+        """Return from which byte of the file on an array lies."""
         begin: int = self._arrays[name][2]
         return begin
 

@@ -50,12 +50,12 @@ class Row:
                 numbers[places[name]] += amount
 
     def read(self) -> dict[str, int]:
-        """Give all counts."""
+        """Return all counts."""
         return {name: self._numbers[place] for name, place in self._places.items()}
 
 
 def private_row(names: Sequence[str]) -> Row:
-    """Give a row that nobody else sees."""
+    """Return a row that nobody else sees."""
     numbers = memoryview(bytearray(_NUMBER_BYTES * (len(names) + 1))).cast("q")
     return Row(numbers, _places(names), is_shared=False)
 
@@ -80,11 +80,11 @@ class Counters:
         self._row = PerProcess(partial(_take_row, self._file, self._row_bytes, self._places, worker_number))
 
     def row(self) -> Row:
-        """Give what this process counts into."""
+        """Return what this process counts into."""
         return self._row.get()
 
     def read(self) -> list[Counts]:
-        """Give what was counted so far by the process itself, if it counts, and by each worker number in turn."""
+        """Return what was counted so far by the process itself, if it counts, and by each worker number in turn."""
         rows = np.frombuffer(self._file.read(), np.int64).reshape(-1, self._row_bytes // _NUMBER_BYTES)
         owners = rows[:, 0]
         totals = {int(who): rows[owners == who].sum(axis=0) for who in np.unique(owners[owners != _NOBODYS])}
@@ -102,7 +102,7 @@ def _is_worker(worker_number: Callable[[], int | None]) -> bool:
 def _take_row(
     file: SharedFile, row_bytes: int, places: Mapping[str, int], worker_number: Callable[[], int | None]
 ) -> Row:
-    """Give a row that is this process's as long as it lives: one that a worker of this number left, or a new one.
+    """Return a row that is this process's as long as it lives: one that a worker of this number left, or a new one.
 
     Who is nobody's worker keeps its own: only workers are read by another process.
     """

@@ -26,7 +26,7 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD of Linux, and the flag that Linux and mac
 
 @contextmanager
 def atomic_write(path: Path, *, flush: bool = False) -> Iterator[Path]:
-    """Give a hidden name beside `path` to write to; it becomes `path` if the block ends well, and vanishes if not.
+    """Yield a hidden name beside `path` to write to; it becomes `path` if the block ends well, and vanishes if not.
 
     Any number of processes may do so at once: the last one wins, and nobody ever sees half a file. With `flush` that
     holds for machines that lose power, too: the bytes are on the disk before they get their name. The name itself is

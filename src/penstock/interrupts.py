@@ -35,14 +35,14 @@ class WaitingFor:
 
 
 def cut_short(interrupt: KeyboardInterrupt) -> KeyboardInterrupt:
-    """Give an interrupt without the frames that it has come through so far.
+    """Return an interrupt without the frames that it has come through so far.
 
     Functions that users call raise it so, `from None`: what follows in its traceback is the user's own program.
     """
     return interrupt.with_traceback(None)
 
 
-def cuts_interrupts_short(function: Callable[P, T]) -> Callable[P, T]:
+def trims_traceback(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function that users call, so that an interrupt of it shows none of this library's frames."""
 
     @wraps(function)

@@ -86,7 +86,7 @@ class PerProcess(Generic[T]):
         self.after_fork_in_child()
 
     def get(self) -> T:
-        """Give this process's own."""
+        """Return this process's own."""
         value = self._value
         if value is None:
             with self._lock:
@@ -101,7 +101,7 @@ class PerProcess(Generic[T]):
         return self._value
 
     def forget(self) -> T | None:
-        """Give back what was made, for whoever has to close it; the next who asks gets another."""
+        """Return back what was made, for whoever has to close it; the next who asks gets another."""
         with self._lock:
             value, self._value = self._value, None
             return value

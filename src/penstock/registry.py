@@ -121,7 +121,7 @@ class Registry(Generic[T]):
 
 @cache
 def _entry_points() -> Any:
-    """Give those of all packages, once for all registries: it takes a tenth of what starting a process does."""
+    """Return those of all packages, once for all registries: it takes a tenth of what starting a process does."""
     from importlib.metadata import entry_points
 
     return entry_points()

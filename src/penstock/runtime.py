@@ -10,7 +10,7 @@ from penstock.errors import FetcherError
 
 
 def runtime_folder() -> Path:
-    """Give the folder, as the environment says."""
+    """Return the folder, as the environment says."""
     ours = os.environ.get("PENSTOCK_RUNTIME_DIR")
     if ours:
         return Path(ours).expanduser().absolute()  # the fetcher stands elsewhere
@@ -21,7 +21,7 @@ def runtime_folder() -> Path:
 
 
 def make_runtime_folder() -> Path:
-    """Give the folder, which is there now and which nobody else can enter."""
+    """Return the folder, which is there now and which nobody else can enter."""
     folder = runtime_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

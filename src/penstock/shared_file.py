@@ -62,7 +62,7 @@ class SharedFile:
             self._is_claimed = True
 
     def read(self) -> bytes:
-        """Give all that is in the file."""
+        """Return all that is in the file."""
         if self._descriptor == _NONE:
             return b""
         return os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)

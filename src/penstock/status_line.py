@@ -25,7 +25,7 @@ class StatusLine:
         return self._stream is not None and self._stream.isatty()
 
     def is_due(self) -> bool:
-        """Tell whether the last text has been there for a moment: what is asked for each sample must cost little."""
+        """Return whether the last text has been there for a moment: what is asked for each sample must cost little."""
         return time.monotonic() >= self._due_at
 
     def show(self, text: str, end: str = "") -> None:

@@ -96,7 +96,7 @@ class _Refusing(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 def test_a_complete_folder_is_read_if_the_remote_refuses(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def is_refused(name: str) -> bool:
-    """Tell whether a name is listed as one that has no counterpart, or lies below one."""
+    """Return whether a name is listed as one that has no counterpart, or lies below one."""
     return any(name == known or name.startswith(f"{known}.") for known in INSTEAD)
 
 
@@ -82,7 +82,7 @@ INTERNALS = (
 
 
 def described(release: str) -> Iterator[tuple[str, object, list[str] | None]]:
-    """Give each function and method of the original that is ours: its name, ours or None, and its arguments."""
+    """Yield each function and method of the original that is ours: its name, ours or None, and its arguments."""
     for module, names in RECORDED[release].items():
         for name, what in names.items():
             full = f"{module}.{name}"
@@ -97,7 +97,7 @@ def described(release: str) -> Iterator[tuple[str, object, list[str] | None]]:
 
 
 def takes(ours: object, arguments: list[str]) -> bool:
-    """Tell whether something can be called with these arguments, each by its name."""
+    """Return whether something can be called with these arguments, each by its name."""
     if not callable(ours):
         return False
     given = inspect.signature(ours).parameters

@@ -79,7 +79,7 @@ def data(nginx: WebServer) -> WebServer:
 def rounds_of_first(
     data: WebServer, name: str, *, shuffle: bool, columnar: bool = False
 ) -> tuple[list[int], list[int]]:
-    """Give the ids of the first batch, and the requests of each round trip that it took after that for the index."""
+    """Return the ids of the first batch, and the requests of each round trip that it took after that for the index."""
     with RoundTrips(data.url) as proxy:
         remote = f"{proxy.url}/{name}"
         with StreamingDataset(remote=remote, shuffle=shuffle, batch_size=BATCH, shuffle_seed=1) as dataset:

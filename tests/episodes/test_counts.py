@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from penstock import StreamingDataLoader, StreamingLeRobotDataset
 from penstock.counters import private_row
-from penstock.episodes.counted import _BUCKETS, count_latency, latency_ms
+from penstock.episodes.counters import _BUCKETS, count_latency, latency_ms
 from penstock.errors import CorruptShardError, ObjectNotFoundError
 from tests.episodes.build import CAMERA, Layout, write_dataset
 from tests.episodes.golden import NUM_FRAMES

@@ -18,10 +18,10 @@ from penstock.counters import private_row
 from penstock.episodes.clips import LocatedClip
 from penstock.episodes.decoders import COUNTED, Videos
 from penstock.episodes.kept.frame_cache import NEVER, FrameCache
-from penstock.episodes.kept.keeping import COST_OF_KEEPING, Keeping, best_to_keep
+from penstock.episodes.kept.retention import COST_OF_KEEPING, Keeping, best_to_keep
 from penstock.episodes.stretches import cut
+from penstock.episodes.upcoming import ClipKey, WantedFrames
 from penstock.episodes.video.pyav import PyavBackend
-from penstock.episodes.wanted import ClipKey, WantedFrames
 from penstock.errors import DataError, PenstockError
 from tests.cache.kit import wait_until
 from tests.episodes.build import CAMERA, Layout, write_dataset

@@ -70,7 +70,7 @@ def numbers(batches: Iterable[Any]) -> list[int]:
 
 @cache
 def whole_epochs() -> list[list[int]]:
-    """Give two epochs as one process without a loader reads them."""
+    """Return two epochs as one process without a loader reads them."""
     with open_golden() as dataset:
         return [[int(sample["index"]) for sample in dataset] for _ in range(2)]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import StreamingLeRobotDataset
-from penstock.episodes.stats import join_stats
+from penstock.episodes.feature_stats import join_stats
 from penstock.errors import BadIndexError
 from tests.episodes.build import Layout, write_dataset
 

@@ -15,9 +15,9 @@ from penstock.counters import private_row
 from penstock.episodes.clips import LocatedClip
 from penstock.episodes.decoders import COUNTED, DecodedFrames, Videos
 from penstock.episodes.kept.frame_cache import FrameCache
+from penstock.episodes.upcoming import ClipKey
 from penstock.episodes.video.backend import group_by_keyframe
 from penstock.episodes.video.pyav import PyavBackend, PyavFile
-from penstock.episodes.wanted import ClipKey
 from penstock.errors import CorruptShardError, FrameTimeError, ObjectNotFoundError
 from penstock.formats.mp4.track import FrameIndex, read_frame_index
 from tests.episodes.clips import number_of, write_clip

@@ -92,7 +92,7 @@ class InPlace:
         return infos
 
     def raw(self, info: ShardInfo, columns: tuple[str, ...] | None = None) -> bytes:
-        """Give what readers open, unpacked from no other bytes than the format asks for."""
+        """Return what readers open, unpacked from no other bytes than the format asks for."""
         span = info.parts[0].span
         assert span is not None
         if not self.form.raw_version:

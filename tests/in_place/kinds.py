@@ -109,7 +109,7 @@ class Kind:
         return folder
 
     def numbers(self, samples: Any) -> list[int]:
-        """Tell which samples these are, checking that they are whole."""
+        """Return which samples these are, checking that they are whole."""
         found = []
         for each in samples:
             number = self.number(each)
@@ -118,7 +118,7 @@ class Kind:
         return found
 
     def batch_numbers(self, batch: Any) -> list[int]:
-        """Tell which samples a collated or columnar batch holds."""
+        """Return which samples a collated or columnar batch holds."""
         names = list(batch)
         count = len(batch[self.text])
         return self.numbers([{name: batch[name][row] for name in names} for row in range(count)])

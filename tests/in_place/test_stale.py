@@ -35,7 +35,7 @@ def counted(server: WebServer, folder: Path) -> Iterator[tuple[FaultProxy, list[
 
 
 def touch_later(path: Path) -> None:
-    """Give a file a time of its own, as if it had been written a while after the others."""
+    """Set a file a time of its own, as if it had been written a while after the others."""
     status = path.stat()
     os.utime(path, (status.st_atime, status.st_mtime + 10))
 

@@ -57,7 +57,7 @@ def buffered() -> AsyncDataLoader:
 
 
 def past_end_cases() -> list[dict[str, Any]]:
-    """Give states around the end of epochs, as `peer_orders.py` takes them."""
+    """Return states around the end of epochs, as `peer_orders.py` takes them."""
     cases = []
     for method in METHODS:
         for shards in PADDED:

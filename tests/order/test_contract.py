@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from penstock.order.base import orders
-from penstock.order.keys import fold
+from penstock.order.keys import hash_key
 from penstock.order.native import StreamPlan
 from penstock.order.options import OrderOptions, StreamShards
 from penstock.testing import OrderContract
@@ -34,7 +34,7 @@ class Rotated:
         self.num_samples, self.num_lanes, self._seed = int(lengths.sum()), num_lanes, seed
 
     def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
-        turn = fold(self._seed, epoch, pass_id) % self.num_samples
+        turn = hash_key(self._seed, epoch, pass_id) % self.num_samples
         return (np.array(positions, dtype=np.int64) + turn) % self.num_samples
 
 

@@ -5,16 +5,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.order.keys import draw, fold, fold_each, permutation, shuffle_each, sort_groups
+from penstock.order.keys import draw, hash_each_key, hash_key, permutation, shuffle_each, sort_groups
 
 
 def test_keys_tell_words_apart() -> None:
-    keys = [fold(1, 2), fold(2, 1), fold(12), fold("1", 2), fold("12"), fold("1, 2"), fold(1, 2, 0), fold(-1)]
+    keys = [
+        hash_key(1, 2),
+        hash_key(2, 1),
+        hash_key(12),
+        hash_key("1", 2),
+        hash_key("12"),
+        hash_key("1, 2"),
+        hash_key(1, 2, 0),
+        hash_key(-1),
+    ]
     assert len(set(keys)) == len(keys)
 
 
 def test_keys_and_draws_never_change() -> None:
-    assert fold("layout", 9176, 0, "stream", 0) == 0xC6BBB90AA4A7A89B
+    assert hash_key("layout", 9176, 0, "stream", 0) == 0xC6BBB90AA4A7A89B
     assert draw(7, np.arange(3, dtype=np.uint64)).tolist() == [
         1346066267577507604,
         7191089600892374487,
@@ -41,8 +50,8 @@ def test_a_group_is_shuffled_the_same_whoever_is_with_it(key: int, sizes: list[i
 @given(first=st.integers(0, 2**40), sizes=st.lists(st.integers(0, 300), min_size=1, max_size=20))
 def test_many_keys_and_permutations_at_once_are_those_of_one_at_a_time(first: int, sizes: list[int]) -> None:
     numbers = range(first, first + len(sizes))
-    keys = fold_each(numbers, "pool", 2**63 + 7)
-    assert keys.tolist() == [fold("pool", 2**63 + 7, number) for number in numbers]
+    keys = hash_each_key(numbers, "pool", 2**63 + 7)
+    assert keys.tolist() == [hash_key("pool", 2**63 + 7, number) for number in numbers]
     rows, is_number = shuffle_each(keys, np.array(sizes))
     for key, size, row, is_here in zip(keys.tolist(), sizes, rows, is_number, strict=True):
         assert row[is_here].tolist() == permutation(key, size).tolist()
@@ -53,7 +62,7 @@ def test_all_permutations_are_about_equally_likely(size: int) -> None:
     num_draws = 24_000
     seen: dict[tuple[int, ...], int] = {}
     for key in range(num_draws):
-        order = tuple(permutation(fold(key), size).tolist())
+        order = tuple(permutation(hash_key(key), size).tolist())
         seen[order] = seen.get(order, 0) + 1
     expected = num_draws / len(seen)
     assert len(seen) == {2: 2, 3: 6, 4: 24}[size]

@@ -45,7 +45,7 @@ def ids(batches: Any) -> list[str]:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Tell whether batches or samples are equal, arrays and lists of arrays included."""
+    """Return whether batches or samples are equal, arrays and lists of arrays included."""
     if isinstance(left, dict):
         return set(left) == set(right) and all(same(left[name], right[name]) for name in left)
     if isinstance(left, list):

@@ -32,7 +32,7 @@ def sample(kind: str, number: int) -> dict[str, Any]:
 
 
 def stream(settings: dict[str, Any]) -> list[int]:
-    """Give the ids of a pass from where the state says, if there is one, until it is over or told to stop."""
+    """Return the ids of a pass from where the state says, if there is one, until it is over or told to stop."""
     from penstock import StreamingDataLoader  # with torch, which writing needs not
 
     kind, saved = settings["kind"], Path(settings["state"])

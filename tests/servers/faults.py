@@ -74,7 +74,7 @@ class Faults:
             raise ConfigError(f"unknown faults {sorted(unknown)}: use one of {', '.join(FAULTS)}")
 
     def choose(self, request: str, count: int) -> tuple[Fault | None, random.Random]:
-        """Say what befalls the `count`-th request of this kind, and give the source of its details."""
+        """Return what befalls the `count`-th request of this kind, and give the source of its details."""
         draw = random.Random(f"{self.seed}|{request}|{count}")
         return (draw.choice(self.kinds) if draw.random() < self.rate else None), draw
 

@@ -73,7 +73,7 @@ def parquet(rows: list[dict[str, Any]]) -> bytes:
 
 
 def files() -> dict[str, bytes]:
-    """Give two files of each kind, in folders within folders, and one that is compressed."""
+    """Return two files of each kind, in folders within folders, and one that is compressed."""
     made = {}
     for part in range(2):
         rows = ROWS[12 * part : 12 * part + 12]

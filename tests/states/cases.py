@@ -368,7 +368,7 @@ CASES: dict[str, Case] = {
 
 
 def marks(given: Mapping[str, Any], *, is_batch: bool) -> list[int]:
-    """Give a number for each sample: its own if it has one, else a hash of all that it holds."""
+    """Return a number for each sample: its own if it has one, else a hash of all that it holds."""
     name = next((name for name in ("id", "index") if name in given), None)
     if name is not None:
         return list(map(int, given[name])) if is_batch else [int(given[name])]
@@ -384,7 +384,7 @@ def plain(value: Any) -> str:
 
 
 def steps(made: Any, case: Case, num_passes: int = 2) -> Iterator[list[int]]:
-    """Give what each step gives: a batch of a loader, in some passes, or a sample."""
+    """Yield what each step gives: a batch of a loader, in some passes, or a sample."""
     for _ in range(num_passes if case.is_loader else 1):
         for given in made:
             yield marks(given, is_batch=case.is_loader)
@@ -393,7 +393,7 @@ def steps(made: Any, case: Case, num_passes: int = 2) -> Iterator[list[int]]:
 
 
 def rest(made: Any, case: Case, count: int) -> list[int]:
-    """Give what comes next, up to so many numbers and to the end of the pass."""
+    """Return what comes next, up to so many numbers and to the end of the pass."""
     taken: list[int] = []
     for _ in range(3):
         if len(taken) >= count:

@@ -18,7 +18,7 @@ from tests.streaming import private_places
 
 
 def record(case: Case) -> dict[str, Any]:
-    """Give all that two passes give, and states at some places of it, each with how much came before."""
+    """Return all that two passes give, and states at some places of it, each with how much came before."""
     order: list[int] = []
     states: list[tuple[int, Any]] = []
     made = case.open()
@@ -49,7 +49,7 @@ def less_than(first: Any, state: Any) -> Any:
 
 
 def lasting(one: Any, other: Any) -> Any:
-    """Give what two recordings have in common: a mark is in the place of names of files that no other folder has."""
+    """Return what two recordings have in common: a mark is in the place of names of files that no other folder has."""
     if isinstance(one, dict) and isinstance(other, dict):
         assert one.keys() == other.keys(), (one, other)
         return {name: lasting(value, other[name]) for name, value in one.items()}

@@ -128,7 +128,7 @@ def outcome(case: Case, made: Any, state: Any, known: set[int] | None) -> str:
 
 
 def known_marks(name: str) -> set[int] | None:
-    """Give the numbers of all samples there are; None where each is made of several that may be cut elsewhere."""
+    """Return the numbers of all samples there are; None where each is made of several that may be cut elsewhere."""
     if "packed" in name or "tokenized" in name or "tokens" in name:
         return None
     return {
@@ -139,7 +139,7 @@ def known_marks(name: str) -> set[int] | None:
 
 
 def corpus(name: str) -> list[Any]:
-    """Give states of a case: those recorded, and some of now, which say more."""
+    """Return states of a case: those recorded, and some of now, which say more."""
     case, recorded = CASES[name], RECORDED[name]
     made = case.open()
     now = made.state_dict()
@@ -250,6 +250,6 @@ def test_more_canonical_nodes_than_a_stream_has_samples() -> None:
 
 
 def state_of_mix() -> dict[str, Any]:
-    """Give the state of a mix at its beginning."""
+    """Return the state of a mix at its beginning."""
     phase = {"start": 0, "sources": ["a", "b"], "before": [0, 0], "taken": [0, 0]}
     return {"at": 0, "feeds": {name: {"epoch": 0, "given": 0, "samples": None} for name in "ab"}, "phase": phase}

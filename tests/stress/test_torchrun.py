@@ -34,13 +34,13 @@ class Jobs:
         self._scratch, self._dataset, self._numbers = scratch, dataset, count()
 
     def run(self, ranks: int, workers: int, *, state: Report | None = None, stop: int | None = None) -> list[Report]:
-        """Give what each rank of a job says."""
+        """Return what each rank of a job says."""
         return self.run_each(ranks, [workers], state=state, stop=stop)[0]
 
     def run_each(
         self, ranks: int, workers: list[int], *, state: Report | None = None, stop: int | None = None
     ) -> list[list[Report]]:
-        """Give the same for each number of workers, all in one job."""
+        """Return the same for each number of workers, all in one job."""
         out = self._scratch / str(next(self._numbers))
         out.mkdir()
         settings = {

@@ -16,7 +16,7 @@ class Compression:
         return compress(self._text, data)
 
     def decompress(self, data: bytes) -> bytes:
-        """Give the content back."""
+        """Return the content back."""
         return decompress(self._text, data)
 
     @property
@@ -58,12 +58,12 @@ def get_compressions() -> set[str]:
 
 
 def is_compression(algo: str | None) -> bool:
-    """Tell whether this is one of them; None, for no compression, is."""
+    """Return whether this is one of them; None, for no compression, is."""
     return algo is None or algo in get_compressions()
 
 
 def get_compression_extension(algo: str) -> str:
-    """Give the ending of a compressed file."""
+    """Return the ending of a compressed file."""
     return parse_compression(algo)[0].name
 
 
@@ -76,7 +76,7 @@ def compress(algo: str | None, data: bytes) -> bytes:
 
 
 def decompress(algo: str | None, data: bytes) -> bytes:
-    """Give the content back, unless `algo` is None."""
+    """Return the content back, unless `algo` is None."""
     return data if algo is None else parse_compression(algo)[0].decompress(data)
 
 
@@ -86,7 +86,7 @@ def get_hashes() -> set[str]:
 
 
 def is_hash(algo: str) -> bool:
-    """Tell whether this is one of them."""
+    """Return whether this is one of them."""
     return algo in get_hashes()
 
 

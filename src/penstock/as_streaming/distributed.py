@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def get_rank() -> int:
-    """Give the rank of this process in the whole job."""
+    """Return the rank of this process in the whole job."""
     return find_seat().rank
 
 
@@ -24,7 +24,7 @@ def get_world_size() -> int:
 
 
 def get_local_rank() -> int:
-    """Give the rank of this process on its node."""
+    """Return the rank of this process on its node."""
     return find_seat().local_rank
 
 
@@ -45,7 +45,7 @@ def barrier() -> None:
 
 
 def broadcast(tensor: torch.Tensor, src: int) -> None:
-    """Give all ranks the tensor of one of them, in place."""
+    """Broadcast the tensor of one rank to all of them, in place."""
     if _is_needed():
         _distributed().broadcast(tensor, src)
 
@@ -59,7 +59,7 @@ def all_gather(tensor_list: list[torch.Tensor], tensor: torch.Tensor) -> None:
 
 
 def all_gather_object(obj: Any) -> list[Any]:
-    """Give a list of the objects of all ranks."""
+    """Return a list of the objects of all ranks."""
     if not _is_needed():
         return [obj]
     gathered = [None] * get_world_size()
@@ -68,7 +68,7 @@ def all_gather_object(obj: Any) -> list[Any]:
 
 
 def _is_needed() -> bool:
-    """Tell whether there is anybody to talk to; ranks without a process group cannot, which is an error."""
+    """Return whether there is anybody to talk to; ranks without a process group cannot, which is an error."""
     distributed = _distributed()
     if distributed.is_available() and distributed.is_initialized():
         return True

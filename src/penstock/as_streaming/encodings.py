@@ -25,7 +25,7 @@ class Encoding:
     size: int | None = None  # bytes of every value, if they are always as many
 
     def encode(self, obj: Any) -> bytes:
-        """Give the stored bytes of a value."""
+        """Return the stored bytes of a value."""
         raise NotImplementedError
 
     def decode(self, data: bytes) -> Any:
@@ -52,7 +52,7 @@ class _Registered(Encoding):
         return self._ours.num_bytes
 
     def encode(self, obj: Any) -> bytes:
-        """Give the stored bytes of a value."""
+        """Return the stored bytes of a value."""
         is_stored = isinstance(obj, bytes) and self.column_encoding == "bytes"
         return obj if is_stored else self._ours.encode(obj)
 
@@ -72,7 +72,7 @@ class _UsersOwn(OurEncoding):
         self.is_unsafe = name == "pkl"
 
     def encode(self, value: Any) -> bytes:
-        """Give the stored bytes of a value."""
+        """Return the stored bytes of a value."""
         return bytes(self._theirs.encode(value))
 
     def decode(self, data: bytes) -> Any:
@@ -170,17 +170,17 @@ def get_mds_encodings() -> set[str]:
 
 
 def is_mds_encoding(encoding: str) -> bool:
-    """Tell whether this is one of them, with or without settings after a colon."""
+    """Return whether this is one of them, with or without settings after a colon."""
     return encoding.partition(":")[0] in encodings
 
 
 def is_mds_encoding_safe(encoding: str) -> bool:
-    """Tell whether reading it cannot run code of whoever wrote it."""
+    """Return whether reading it cannot run code of whoever wrote it."""
     return not get_encoding(encoding).is_unsafe
 
 
 def mds_encode(encoding: str, obj: Any) -> bytes:
-    """Give the stored bytes of a value; bytes are stored as they are."""
+    """Return the stored bytes of a value; bytes are stored as they are."""
     return obj if isinstance(obj, bytes) else get_encoding(encoding).encode(obj)
 
 
@@ -190,7 +190,7 @@ def mds_decode(encoding: str, data: bytes) -> Any:
 
 
 def get_mds_encoded_size(encoding: str) -> int | None:
-    """Give the bytes of every value, if they are always as many."""
+    """Return the bytes of every value, if they are always as many."""
     return get_encoding(encoding).num_bytes
 
 
@@ -206,23 +206,23 @@ def _kind_of(encoding: str) -> type:
 
 
 def is_json_encoding(encoding: str) -> bool:
-    """Tell whether a JSON column can have this encoding."""
+    """Return whether a JSON column can have this encoding."""
     return encoding in _KINDS
 
 
 def is_json_encoded(encoding: str, value: Any) -> bool:
-    """Tell whether a value fits a JSON column; one of another type is an error."""
+    """Return whether a value fits a JSON column; one of another type is an error."""
     Encoding._validate(value, _kind_of(encoding))
     return True
 
 
 def is_xsv_encoding(encoding: str) -> bool:
-    """Tell whether a CSV, TSV or XSV column can have this encoding."""
+    """Return whether a CSV, TSV or XSV column can have this encoding."""
     return encoding in _KINDS
 
 
 def xsv_encode(encoding: str, value: Any) -> str:
-    """Give the text of a value."""
+    """Return the text of a value."""
     Encoding._validate(value, _kind_of(encoding))
     return str(value)
 
@@ -238,11 +238,11 @@ class _TextColumn:
     column_encoding: ClassVar[str]
 
     def is_encoded(self, obj: Any) -> bool:
-        """Tell whether a value fits; one of another type is an error."""
+        """Return whether a value fits; one of another type is an error."""
         return is_json_encoded(self.column_encoding, obj)
 
     def encode(self, obj: Any) -> str:
-        """Give the text of a value."""
+        """Return the text of a value."""
         return xsv_encode(self.column_encoding, obj)
 
     def decode(self, obj: str) -> Any:

@@ -91,7 +91,7 @@ class Array(ABC):
 
     @abstractmethod
     def get_item(self, idx: int) -> Any:
-        """Give one item by its number, counted from 0."""
+        """Return one item by its number, counted from 0."""
 
     def __len__(self) -> int:
         return self.size

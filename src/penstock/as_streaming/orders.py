@@ -37,7 +37,7 @@ def get_shuffle(
     epoch: int,
     block_size: int = 1 << 18,
 ) -> Int64Array:
-    """Give the order of an epoch's samples by one of the algorithms."""
+    """Return the order of an epoch's samples by one of the algorithms."""
     rule = ShuffleRule(num_canonical_nodes=num_canonical_nodes, seed=seed, epoch=epoch, block_size=block_size)
     return shuffle_algorithm(algo)(np.asarray(shard_sizes, np.int64), rule).astype(np.int64)
 

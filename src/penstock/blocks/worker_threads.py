@@ -56,7 +56,7 @@ _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # also of execu
 
 @atexit.register
 def _leave_all() -> None:
-    """Give threads a moment before the interpreter goes: libraries such as JAX abort in one that outlives it."""
+    """Leave threads a moment before the interpreter goes: libraries such as JAX abort in one that outlives it."""
     for executor in list(_executors):
         executor.shutdown()
     deadline = time.monotonic() + _LEAVING_S

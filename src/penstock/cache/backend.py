@@ -107,7 +107,7 @@ class Backend:
         return came
 
     def expect(self, wants: Sequence[Want]) -> None:
-        """Say what will be wanted."""
+        """Announce what will be wanted."""
         self._plan = Expect(self._group, tuple(wants))
         if self._line.is_connected:
             self._line.note(self._plan)
@@ -115,11 +115,11 @@ class Backend:
             self._line.request(self._plan)
 
     def released(self) -> None:
-        """Say that a lease was closed."""
+        """Announce that a lease was closed."""
         self._line.note(Released())
 
     def taken(self, stream: int, identity: str) -> None:
-        """Say that a lease was taken."""
+        """Announce that a lease was taken."""
         self._line.note(LeaseAcquired(self._group, stream, identity))
 
     def refresh_counts(self) -> None:
@@ -180,7 +180,7 @@ class LocalLine:
             unused.close()
 
     def note(self, message: Message[Any]) -> None:
-        """Say what needs no answer."""
+        """Announce what needs no answer."""
         session = self._session
         if session is not None:
             session.do(message)

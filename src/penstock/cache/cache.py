@@ -170,7 +170,7 @@ class Cache:
         return entry.is_first_at(state.paths[stream](opened.edition.name_of(name, entry)), num_bytes)
 
     def expect(self, wanted: Sequence[tuple[int, int, int]]) -> None:
-        """Say which shards will be wanted, as (stream, shard, batches ahead), soonest first.
+        """Announce which shards will be wanted, as (stream, shard, batches ahead), soonest first.
 
         Replaces what was said before. Absent shards are fetched meanwhile, and none of them is evicted before its
         time if that can be avoided. Never waits for a download.

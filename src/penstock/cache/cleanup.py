@@ -200,7 +200,7 @@ def prune_cache(to: int | float | str, folders: Sequence[str | os.PathLike[str]]
 def removal_order(
     found: Iterable[Contents], written: Iterable[WrittenFolder] = ()
 ) -> tuple[list[CachedCopy], list[Removable]]:
-    """Give the copies that have to stay, and what may go: who goes first comes first."""
+    """Return the copies that have to stay, and what may go: who goes first comes first."""
     kept: list[CachedCopy] = []
     going: list[tuple[bool, float, str, Removable]] = [
         (True, each.last_used_s, each.directory.name, each) for each in written
@@ -265,7 +265,7 @@ def remove_in_order(
 
 
 def sum_up(tried: Iterable[Attempt]) -> tuple[RemovedDataset, ...]:
-    """Say what became of each dataset."""
+    """Return what became of each dataset."""
     totals: defaultdict[tuple[str, str], Counter[Outcome]] = defaultdict(Counter)
     num_removed = Counter[tuple[str, str]]()
     for copy, outcome in tried:
@@ -293,7 +293,7 @@ class Remover:
         self._folders: dict[Path, Folder] = {}
 
     def folder(self, directory: Path) -> Folder:
-        """Give a directory, with its ledger."""
+        """Return a directory, with its ledger."""
         if directory not in self._folders:
             self._folders[directory] = Folder(directory, self.stripes)
         return self._folders[directory]
@@ -388,7 +388,7 @@ def remove_directory(remover: Remover, directory: Path) -> None:
 
 
 def _is_bare(remover: Remover, directory: Path) -> bool:
-    """Tell whether nothing lies in a directory that anybody could still want: no copy, no edition, no pin."""
+    """Return whether nothing lies in a directory that anybody could still want: no copy, no edition, no pin."""
     if editions_in(directory):
         return False
     pins = pin_path(directory, "").parent

@@ -216,7 +216,7 @@ class Client:
             cache.take_answer(group, self._ask(connection, message)[0])
 
     def _hear(self, connection: FetcherConnection, update: GroupUpdate | None) -> None:
-        """Tell a cache what it may keep open and has caused; without a line, that it may keep nothing.
+        """Notify a cache what it may keep open and has caused; without a line, that it may keep nothing.
 
         Takes no lock that a request may hold.
         """

@@ -112,7 +112,7 @@ class FetcherConnection:
             self._reader.join(_GOODBYE_S)
 
     def is_first_to_count_loss(self) -> bool:
-        """Tell one of the threads that saw the connection break to count it."""
+        """Choose one of the threads that saw the connection break to count it."""
         with self._lock:
             is_first, self._is_loss_counted = not self._is_loss_counted, True
             return is_first

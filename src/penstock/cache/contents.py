@@ -123,12 +123,12 @@ def written_below(folders: Sequence[str | os.PathLike[str]] | None = None) -> li
 
 
 def is_below_own_cache(directory: Path) -> bool:
-    """Tell whether a directory was made by us, below the user's own cache: then it goes when it is empty."""
+    """Return whether a directory was made by us, below the user's own cache: then it goes when it is empty."""
     return Path(os.path.realpath(user_cache_dir())) in directory.parents
 
 
 def is_at(source: str, url: str) -> bool:
-    """Tell whether a dataset comes from a URL or path, or from below it, as its splits do."""
+    """Return whether a dataset comes from a URL or path, or from below it, as its splits do."""
     source, place = _as_path(source), _as_path(place_of(url))
     if source == place or source.startswith(place.rstrip("/") + "/"):
         return True
@@ -149,7 +149,7 @@ def _below(root: Path) -> Iterator[Path]:
 
 
 def _as_path(place: str) -> str:
-    """Give a folder of this machine in one spelling."""
+    """Return a folder of this machine in one spelling."""
     return str(LocalStore.from_url(place).root) if url_scheme(place) == "file" else place
 
 
@@ -266,7 +266,7 @@ def mark_newest(editions: Iterable[FoundEdition]) -> tuple[FoundEdition, ...]:
 
 
 def standings(contents: Contents) -> list[Standing]:
-    """Say what each copy is worth, in their order."""
+    """Return what each copy is worth, in their order."""
     editions = {found.edition.name: found for found in contents.editions}
     return [_standing(copy, editions.get(copy.record.edition)) for copy in contents.copies]
 

@@ -61,7 +61,7 @@ class Paths:
         self._checked: set[str] = set()
 
     def __call__(self, name: str) -> str:
-        """Give the path of a file by its name, as text: a lease takes less time than to make a `Path`."""
+        """Return the path of a file by its name, as text: a lease takes less time than to make a `Path`."""
         folder = name.rpartition("/")[0]
         if folder not in self._checked:
             path = resolve_inside(self.directory, name)

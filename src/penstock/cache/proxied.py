@@ -131,7 +131,7 @@ class ProxiedStore:
         self._ask("check")
 
     def stop(self) -> None:
-        """Give up whatever other threads are having done; they are told so at once."""
+        """Abandon whatever other threads are having done; they are told so at once."""
         client = self._client.made
         if client is not None:
             client.stop()

@@ -66,11 +66,11 @@ class About:
         return self.source.partition(SOUGHT)[0]
 
     def is_version(self, info: ObjectInfo) -> bool:
-        """Tell whether the store still has the index of this edition."""
+        """Return whether the store still has the index of this edition."""
         return (self.etag, self.modified_ns) == (info.etag, info.modified_ns)
 
     def is_after(self, info: ObjectInfo) -> bool:
-        """Tell whether the store has another index by now, which is no newer: earlier data were put back."""
+        """Return whether the store has another index by now, which is no newer: earlier data were put back."""
         if self.modified_ns is None or info.modified_ns is None or self.is_version(info):
             return False
         return info.modified_ns <= self.modified_ns
@@ -95,7 +95,7 @@ class Edition:
         return self.folder / f"current-{(boot_id() or 'any').replace('-', '')[:12]}"
 
     def exists(self) -> bool:
-        """Tell whether it was opened before, and not removed since."""
+        """Return whether it was opened before, and not removed since."""
         return (self.folder / _ABOUT).exists() and self.index_path.exists()
 
     def create(self, index: Path, about: About) -> None:
@@ -119,21 +119,21 @@ class Edition:
         os.utime(self.folder / _ABOUT)
 
     def about(self) -> About | None:
-        """Say where it came from; None if its folder is gone or was left unfinished."""
+        """Return where it came from; None if its folder is gone or was left unfinished."""
         try:
             return About(**json.loads((self.folder / _ABOUT).read_bytes()))
         except (OSError, ValueError, TypeError, RecursionError):
             return None
 
     def opened_s(self) -> float:
-        """Say when it was opened last."""
+        """Return when it was opened last."""
         try:
             return (self.folder / _ABOUT).stat().st_mtime
         except OSError:
             return 0.0
 
     def is_open(self) -> bool:
-        """Tell whether any process has it open."""
+        """Return whether any process has it open."""
         try:
             held = open_locked(self.table_path)
         except OSError:
@@ -149,15 +149,15 @@ class Edition:
         return ShardStamp(*_ENTRY.unpack(_read_at(self.table_path, number, _ENTRY.size)))
 
     def name_of(self, name: str, entry: ShardStamp) -> str:
-        """Give the name under which a file of a shard lies."""
+        """Return the name under which a file of a shard lies."""
         return apart_name(self.name, name) if entry.place == APART else name
 
     def confirm(self, number: int, files: Sequence[FileStamp], *, is_apart: bool) -> None:
-        """Say which files are a shard."""
+        """Announce which files are a shard."""
         self._write(self.table_path, number, _ENTRY.pack(*ShardStamp.of(files, is_apart=is_apart)))
 
     def is_checked(self, number: int, entry: ShardStamp) -> bool:
-        """Tell whether the digests of just these files of a shard were checked since the jobs that run now began."""
+        """Return whether the digests of just these files of a shard were checked since the jobs that run now began."""
         return _read_at(self.folder / _CHECKED_NAME, number, _ENTRY.size) == _ENTRY.pack(*entry)
 
     def note_checked(self, number: int, entry: ShardStamp) -> None:
@@ -165,11 +165,11 @@ class Edition:
         self._write(self.folder / _CHECKED_NAME, number, _ENTRY.pack(*entry))
 
     def seen(self, number: int) -> int:
-        """Give a fingerprint of the version of a shard that was seen first; 0: none was."""
+        """Return a fingerprint of the version of a shard that was seen first; 0: none was."""
         return int(_SEEN.unpack(_read_at(self.folder / _SEEN_NAME, number, _SEEN.size))[0])
 
     def see(self, number: int, version: int) -> None:
-        """Say which version of a shard was seen first."""
+        """Announce which version of a shard was seen first."""
         self._write(self.folder / _SEEN_NAME, number, _SEEN.pack(version))
 
     def _write(self, path: Path, number: int, data: bytes) -> None:
@@ -224,7 +224,7 @@ class OpenEdition:
         self._held: Descriptor | None = None
 
     def entry(self, number: int) -> ShardStamp | None:
-        """Give what the table says of a shard, or None if no file is known to be it."""
+        """Return what the table says of a shard, or None if no file is known to be it."""
         held = self._held
         if held is None:
             if not self.hold() or self._held is None:
@@ -243,7 +243,7 @@ class OpenEdition:
         return not self.is_lost()
 
     def is_lost(self) -> bool:
-        """Tell whether the table was removed, maybe with the whole cache."""
+        """Return whether the table was removed, maybe with the whole cache."""
         return self._held is None or os.fstat(self._held.number).st_nlink == 0
 
     def close(self) -> None:
@@ -280,7 +280,7 @@ def editions_in(directory: Path) -> list[Edition]:
 
 
 def last_edition(directory: Path, source: str, digest_of: Callable[[Path], str]) -> Edition | None:
-    """Give the edition of a store that was opened last and whose index is whole: power may have failed since."""
+    """Return the edition of a store that was opened last and whose index is whole: power may have failed since."""
     for edition in sorted(editions_in(directory), key=Edition.opened_s, reverse=True):
         about = edition.about()
         if about is None or about.source != source or not edition.exists():

@@ -87,7 +87,7 @@ def check_control(directory: Path) -> None:
 
 
 def has_own_control(directory: Path) -> bool:
-    """Tell whether a folder is a cache directory of this user; raises FileNotFoundError if it is none of anybody.
+    """Return whether a folder is a cache directory of this user; raises FileNotFoundError if it is none of anybody.
 
     Folders are copied and unpacked from anywhere, with whatever lies in them. So nothing that we write to, delete from
     or wait for may be a link, a pipe or somebody else's.
@@ -99,7 +99,7 @@ def has_own_control(directory: Path) -> bool:
 
 
 def _holds_own(folder: Path) -> bool:
-    """Tell whether all that lies in a folder, if there is one, is a plain file or a folder of this user."""
+    """Return whether all that lies in a folder, if there is one, is a plain file or a folder of this user."""
     for path in _entries(folder):
         with suppress(FileNotFoundError):  # it was on its way
             if not _is_own(path.lstat(), can_be_file=True):
@@ -120,7 +120,7 @@ def _is_own(status: os.stat_result, *, can_be_file: bool = False) -> bool:
 
 
 def describe_risks(directory: Path, status: os.stat_result, user: int) -> list[str]:
-    """Say who else could change what lies in a folder."""
+    """Describe who else could change what lies in a folder."""
     if status.st_uid not in (0, user):
         return [
             (

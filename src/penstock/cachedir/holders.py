@@ -33,7 +33,7 @@ class Holder:
 
 
 def find_holders(sizes: Mapping[File, int], locks: str) -> list[Holder]:
-    """Say who holds which of some files, given the kernel's list of locks; who holds most comes first."""
+    """Return who holds which of some files, given the kernel's list of locks; who holds most comes first."""
     held = {
         (int(pid), (os.makedev(int(major, 16), int(minor, 16)), int(inode)))
         for pid, major, minor, inode in _FLOCK.findall(locks)
@@ -65,7 +65,7 @@ def describe_holders(holders: Sequence[Holder], names: Mapping[int, str]) -> str
 
 
 def who_holds(sizes: Mapping[Path, int]) -> str:
-    """Say who holds some files now, given what each stands for in bytes; empty where the system does not tell."""
+    """Describe who holds some files now, given what each stands for in bytes; empty where the system does not tell."""
     holders = _find_now(sizes)
     names = {}
     for holder in holders[:_MOST_NAMED]:
@@ -75,7 +75,7 @@ def who_holds(sizes: Mapping[Path, int]) -> str:
 
 
 def pids_holding(path: Path) -> tuple[int, ...]:
-    """Give the processes that share the lock on a file now; none where the system does not tell."""
+    """Return the processes that share the lock on a file now; none where the system does not tell."""
     return tuple(sorted(holder.pid for holder in _find_now({path: 0})))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def resolved(stream: CachedStream) -> CachedStream:
-    """Give the same stream for any process, checked: paths that no longer depend on where it stands."""
+    """Return the same stream for any process, checked: paths that no longer depend on where it stands."""
     check_hashes(stream.validate_hash)
     store = stream.store
     if url_scheme(store.url) is None:
@@ -35,7 +35,7 @@ def resolved(stream: CachedStream) -> CachedStream:
 
 
 def names_of(identity: str) -> tuple[str, str]:
-    """Give the names under which an item may lie, by its identity: the plain one, and the one apart."""
+    """Return the names under which an item may lie, by its identity: the plain one, and the one apart."""
     edition, _, name = identity.partition(":")
     return name, apart_name(edition, name)
 
@@ -59,18 +59,18 @@ def item_of_shard(
 
 
 def is_unpacked_by_format(shard: ShardInfo) -> bool:
-    """Tell whether readers open what the format makes of the stored bytes, and not a codec."""
+    """Return whether readers open what the format makes of the stored bytes, and not a codec."""
     return shard.parts[0].packed is not None and shard.layout.compression is None
 
 
 def raw_files(shard: ShardInfo, columns: Columns) -> list[tuple[str, int | None]]:
-    """Give the names of the files that readers of a shard open, and their sizes as far as they are known."""
+    """Return the names of the files that readers of a shard open, and their sizes as far as they are known."""
     columns = columns if is_unpacked_by_format(shard) else None
     return [(_raw_name(part, columns), part.raw.known_bytes) for part in shard.parts]
 
 
 def _raw_name(part: Part, columns: Columns) -> str:
-    """Give the name of a raw file: of some columns of a shard it is another one than of all."""
+    """Return the name of a raw file: of some columns of a shard it is another one than of all."""
     if columns is None:
         return part.raw.basename
     return f"{part.raw.basename}.{hashlib.sha256(json.dumps(sorted(columns)).encode()).hexdigest()[:12]}"

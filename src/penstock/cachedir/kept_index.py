@@ -19,7 +19,7 @@ _MAX_KEPT = 256
 
 
 def keep_index(name: str, num_bytes: int, parse: Callable[[], Index]) -> Index:
-    """Give the index of a name that stands for its very bytes, and of so many bytes, parsing it only if it is new."""
+    """Return the index of a name that stands for its very bytes, and of so many bytes, parsing it only if it is new."""
     if num_bytes < _LARGE_BYTES:
         return parse()
     data = keep_in_files(

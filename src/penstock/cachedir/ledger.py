@@ -121,13 +121,13 @@ class Ledger:
         self._has_written = False
 
     def get(self, name: str) -> Record | None:
-        """Give what is written about a name."""
+        """Return what is written about a name."""
         with self._lock:
             self._refresh()
             return self._records.get(name)
 
     def all(self) -> list[Record]:
-        """Give every record."""
+        """Return every record."""
         with self._lock:
             self._refresh()
             if self._num_lines > 2 * len(self._records) + _FEW_LINES:
@@ -182,7 +182,7 @@ class Ledger:
         self._read_to += end
 
     def _size(self) -> int:
-        """Give the size of the file; if it is another one by now, what was read of the old one is forgotten.
+        """Return the size of the file; if it is another one by now, what was read of the old one is forgotten.
 
         It is kept open, so that a file that comes after it cannot have its inode.
         """
@@ -241,7 +241,7 @@ class Ledger:
 
 @cache
 def boot_id() -> str | None:
-    """Give a name of this boot, or None where the system has none."""
+    """Return a name of this boot, or None where the system has none."""
     try:
         return _BOOT_ID.read_text().strip() or None
     except OSError:
@@ -255,7 +255,7 @@ def flush_file(path: Path) -> None:
 
 
 def is_doubtful(directory: Path, status: os.stat_result) -> bool:
-    """Tell whether a file that the ledger does not know may be one that we brought before the power failed."""
+    """Return whether a file that the ledger does not know may be one that we brought before the power failed."""
     boots = _boots(directory)
     earlier = [since_ns for boot, since_ns in boots if boot != boot_id()]
     now = [since_ns for boot, since_ns in boots if boot == boot_id()]

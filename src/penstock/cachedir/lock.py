@@ -198,7 +198,7 @@ class Stripes:
         return next((held for name in different if (held := self.try_take(directory, name)) is not None), None)
 
     def leave(self, held: Held) -> None:
-        """Give back what was taken; the last of this process unlocks the stripe."""
+        """Release what was taken; the last of this process unlocks the stripe."""
         self.leave_stripe(held.stripe)
         with self._changed:
             self._names.discard((held.directory, held.name))
@@ -211,7 +211,7 @@ class Stripes:
             return None if path in self._stripes else self._try_stripe(path)
 
     def leave_stripe(self, path: Path) -> None:
-        """Give back a stripe."""
+        """Release a stripe."""
         with self._changed:
             holder, count = self._stripes[path]
             if count > 1:

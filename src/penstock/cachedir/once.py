@@ -37,7 +37,7 @@ def keep_in_files(
     kind: str = "order",
     max_files: int = _MAX_FILES,
 ) -> npt.NDArray[Any]:
-    """Give the array of a name, from its file if there is one; computed by one process while others wait for it.
+    """Return the array of a name, from its file if there is one; computed by one process while others wait for it.
 
     Of each kind, no more than `max_files` are kept.
     """

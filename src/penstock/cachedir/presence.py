@@ -47,7 +47,7 @@ def look(directory: Path, name: str) -> FileStamp | None:
 
 
 def status_if_unchanged(directory: Path, stamp: FileStamp) -> os.stat_result | None:
-    """Give what the system says of a file that is there as it was published; None: it is not, or it is another."""
+    """Return what the system says of a file that is there as it was published; None: it is not, or it is another."""
     try:
         status = _status(directory, stamp.name)
     except BadIndexError:  # its folder is a link now, to somewhere else
@@ -56,17 +56,17 @@ def status_if_unchanged(directory: Path, stamp: FileStamp) -> os.stat_result | N
 
 
 def are_unchanged(directory: Path, stamps: Iterable[FileStamp]) -> bool:
-    """Tell whether files are all there as they were published."""
+    """Return whether files are all there as they were published."""
     return all(status_if_unchanged(directory, stamp) is not None for stamp in stamps)
 
 
 def is_name_taken(directory: Path, name: str) -> bool:
-    """Tell whether anything has a name, be it a file of ours, one of somebody else, a folder or a link."""
+    """Return whether anything has a name, be it a file of ours, one of somebody else, a folder or a link."""
     return os.path.lexists(directory / name)
 
 
 def is_still_at(path: Path | str, status: os.stat_result) -> bool:
-    """Tell whether a file that was opened still has its name: it may have been deleted or replaced meanwhile."""
+    """Return whether a file that was opened still has its name: it may have been deleted or replaced meanwhile."""
     try:
         now = os.lstat(path)
     except OSError:
@@ -118,16 +118,16 @@ class ShardStamp(NamedTuple):
         return self.place != _NOWHERE
 
     def is_of(self, files: Sequence[FileStamp]) -> bool:
-        """Tell whether these are the files."""
+        """Return whether these are the files."""
         return self[:3] == ShardStamp.of(files, is_apart=False)[:3]
 
     def is_first(self, status: os.stat_result, num_bytes: int | None) -> bool:
-        """Tell whether this is the first file, in the size that the index says, if it does."""
+        """Return whether this is the first file, in the size that the index says, if it does."""
         is_same = status.st_ino == self.inode and status.st_mtime_ns == self.mtime_ns
         return is_same and num_bytes in (None, status.st_size)
 
     def is_first_at(self, path: str, num_bytes: int | None) -> bool:
-        """Tell whether the first file is there, which stands for all: it comes last and goes first."""
+        """Return whether the first file is there, which stands for all: it comes last and goes first."""
         try:
             status = os.lstat(path)
         except OSError:
@@ -135,7 +135,7 @@ class ShardStamp(NamedTuple):
         return self.is_first(status, num_bytes)
 
     def are_others_at(self, paths: Sequence[str], sizes: Sequence[int | None]) -> bool:
-        """Tell whether the further files are there."""
+        """Return whether the further files are there."""
         try:
             found = [os.lstat(path) for path in paths]
         except OSError:

@@ -25,25 +25,25 @@ _TAG_OF_TIME = Bounded(r'(W/)?"?[0-9a-f]{1,16}-[0-9a-f]{1,16}"?|modified .*', 12
 
 
 def tag_of(info: ObjectInfo) -> str | None:
-    """Give what tells this version of an object from others: its tag, else time and size; None: nothing does."""
+    """Return what tells this version of an object from others: its tag, else time and size; None: nothing does."""
     if info.etag is not None:
         return info.etag
     return None if info.modified_ns is None else f"{info.modified_ns:x}-{info.num_bytes:x}"
 
 
 def is_young(info: ObjectInfo, now_ns: int) -> bool:
-    """Tell whether an object might be replaced without a change of its time, which is told in whole seconds."""
+    """Return whether an object might be replaced without a change of its time, which is told in whole seconds."""
     modified_ns = info.modified_ns
     return modified_ns is not None and modified_ns % _SECOND_NS == 0 and now_ns - modified_ns < _YOUNG_NS
 
 
 def was_there_before(info: ObjectInfo, time_ns: int) -> bool:
-    """Tell whether an object was last written before a time of our clock, which may differ from that of its store."""
+    """Return whether an object was last written before a time of our clock, which may differ from that of its store."""
     return info.modified_ns is not None and info.modified_ns < time_ns - CLOCKS_DIFFER_NS
 
 
 def lasting_tag(info: ObjectInfo, now_ns: int) -> str | None:
-    """Give what proves, also later, that an object is this one; None: nothing does."""
+    """Return what proves, also later, that an object is this one; None: nothing does."""
     tag = tag_of(info)
     if tag is not None and is_young(info, now_ns) and (info.etag is None or _TAG_OF_TIME.fullmatch(tag)):
         return None
@@ -66,7 +66,7 @@ def fingerprint(tags: Iterable[str | None]) -> int:
 
 
 def is_settled_by_index(record: Record, item: Item, source: str) -> bool | None:
-    """Tell from the index alone whether copies are what an item asks for; None: only the store can say."""
+    """Return from the index alone whether copies are what an item asks for; None: only the store can say."""
     if record.url != source or record.keys != tuple(part.stored.key for part in item.parts):
         return False
     known = zip(item.parts, record.stored_bytes, record.digests, record.versions, strict=True)
@@ -88,7 +88,7 @@ def _compare(part: ItemPart, num_bytes: int, known: str | None, version: str | N
 
 
 def is_settled_by_store(record: Record, found: Iterable[ObjectInfo | None]) -> bool:
-    """Tell whether the objects that a store has now are those that copies were made from."""
+    """Return whether the objects that a store has now are those that copies were made from."""
     return all(
         info is not None and num_bytes == info.num_bytes and version is not None and version == tag_of(info)
         for info, num_bytes, version in zip(found, record.stored_bytes, record.versions, strict=True)

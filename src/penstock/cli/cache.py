@@ -192,7 +192,7 @@ def _in_use(processes: Sequence[int]) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Say how long ago something was, in its largest whole unit."""
+    """Describe how long ago something was, in its largest whole unit."""
     for num_seconds, unit in _SPANS:
         if seconds >= num_seconds:
             return f"{format_count(int(seconds // num_seconds), unit)} ago"
@@ -200,7 +200,7 @@ def ago(seconds: float) -> str:
 
 
 def render_removal(removal: CacheRemoval) -> str:
-    """Say what was removed, and what was kept."""
+    """Describe what was removed, and what was kept."""
     if not removal.datasets and not removal.left_bytes:
         return "nothing is cached"
     lines = [f"{dataset.source} in {dataset.directory}: {_outcome(dataset)}" for dataset in removal.datasets]
@@ -218,7 +218,7 @@ def _outcome(dataset: RemovedDataset) -> str:
 
 
 def render_warmed(warmed: WarmedCache) -> str:
-    """Say what is in the cache now."""
+    """Describe what is in the cache now."""
     if warmed.directory is None:
         return printable(f"{warmed.source} is on this machine already: there is nothing to fetch")
     return printable(

@@ -27,7 +27,7 @@ def add_files_options(parser: Any) -> None:
 
 
 def files_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Give what was said, by the names of a `Stream`."""
+    """Return what was said, by the names of a `Stream`."""
     return {"format": options.format, "split": options.split, "subset": options.subset}
 
 

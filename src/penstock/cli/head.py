@@ -45,7 +45,7 @@ def describe(sample: dict[str, Any], most: int | None) -> str:
 
 
 def _shown(value: Any, most: int | None) -> Any:
-    """Give what JSON can hold of a value."""
+    """Return what JSON can hold of a value."""
     if hasattr(value, "tolist"):  # a NumPy array or number
         if most is not None and value.ndim > 1 and value.size > _MOST_ITEMS:
             return f"{value.dtype} array of shape {value.shape}"

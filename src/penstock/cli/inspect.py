@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summarize(index: Index) -> dict[str, Any]:
-    """Say what there is to say of an index, as plain values."""
+    """Describe what there is to say of an index, as plain values."""
     from penstock.scan.detect import shown_format
 
     layout = index.shards[0].layout if index.shards else None

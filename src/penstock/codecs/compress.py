@@ -28,7 +28,7 @@ class Codec:
         return bytes(self._function(f"compress{self.suffix}")(data, *arguments))
 
     def decompress(self, data: Buffer) -> bytes:
-        """Give the content back, however long it is: of data that you trust."""
+        """Return the content back, however long it is: of data that you trust."""
         return bytes(self._function(f"decompress{self.suffix}")(data))
 
     def compress_into(self, data: Buffer, out: Buffer, level: int | None = None) -> int:
@@ -75,12 +75,12 @@ _ONLY_READ = {codec.name: codec for codec in (Codec("xz", "xz"),)}
 
 
 def reading_codec(text: str) -> Codec:
-    """Give the codec of `"zstd"` or `"zstd:7"`, for reading."""
+    """Return the codec of `"zstd"` or `"zstd:7"`, for reading."""
     return _ONLY_READ.get(text) or parse_compression(text)[0]
 
 
 def most_compressed_bytes(num_bytes: int) -> int:
-    """Give a size that no codec exceeds: snappy asks for a sixth more than it is given."""
+    """Return a size that no codec exceeds: snappy asks for a sixth more than it is given."""
     return num_bytes + num_bytes // 6 + 4096
 
 

@@ -30,7 +30,7 @@ class Hasher(Protocol):
         ...
 
     def hexdigest(self) -> str:
-        """Give the digest of all bytes so far, as lower-case hex."""
+        """Return the digest of all bytes so far, as lower-case hex."""
         ...
 
 
@@ -51,7 +51,7 @@ def check_hashes(names: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def quickest_hash(names: Iterable[str]) -> str | None:
-    """Give the one of some digests that takes the least time to compute, or None if none of them is known."""
+    """Return the one of some digests that takes the least time to compute, or None if none of them is known."""
     known = sorted(name for name in names if name in _HASHLIB or name in _XXHASH)
     return next((name for name in _QUICKEST if name in known), known[0] if known else None)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 def new_memory(num_bytes: int) -> mmap.mmap:
-    """Give zeroed memory of this process; what is never written takes none.
+    """Return zeroed memory of this process; what is never written takes none.
 
     It asks for large pages where the system has them: the first use of each page then costs a fraction, which for
     blocks as large as a shard is most of the cost of filling them.

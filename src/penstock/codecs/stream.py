@@ -45,7 +45,7 @@ class FrameStart(NamedTuple):
 def decompress_stream(
     chunks: Iterator[bytes], codec: str, where: str, on_frame: Callable[[FrameStart], None] = lambda _: None
 ) -> Iterator[bytes]:
-    """Give the content of a compressed file, about a MB at a time; broken files and bombs are a `CorruptShardError`.
+    """Yield the content of a compressed file, about a MB at a time; broken files and bombs are a `CorruptShardError`.
 
     The file may be any number of frames, one after the other, as `cat` and parallel compressors leave them. `on_frame`
     hears of each before any of its content is given.

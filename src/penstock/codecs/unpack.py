@@ -52,7 +52,7 @@ def map_span(path: Path, begin: int, num_bytes: int) -> memoryview | bytes:
 
 
 def sliceable(data: mmap.mmap | bytes | memoryview) -> tuple[mmap.mmap | bytes, int]:
-    """Give what slices to `bytes` in one step, and where in it the data begins: a view takes two steps."""
+    """Return what slices to `bytes` in one step, and where in it the data begins: a view takes two steps."""
     if not isinstance(data, memoryview):
         return data, 0
     if isinstance(data.obj, MappedFile):  # a mapping that `map_span` made ends where the span does
@@ -61,7 +61,7 @@ def sliceable(data: mmap.mmap | bytes | memoryview) -> tuple[mmap.mmap | bytes, 
 
 
 def _mapping(data: mmap.mmap | bytes | memoryview) -> object:
-    """Give what bytes are a part of."""
+    """Return what bytes are a part of."""
     return data.obj if isinstance(data, memoryview) else data
 
 

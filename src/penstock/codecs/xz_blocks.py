@@ -61,7 +61,7 @@ class XzStream(NamedTuple):
 
 
 def end_bytes(footer: bytes) -> int | None:
-    """Say how many bytes at the end of a file tell of its blocks; None: these are not the last bytes of a stream."""
+    """Return how many bytes at the end of a file tell of its blocks; None: these are not the last bytes of a stream."""
     about = footer[4:10]
     if len(footer) != FOOTER_BYTES or footer[10:] != _FOOTER_MAGIC or footer[:4] != _checksum(about):
         return None

@@ -24,7 +24,7 @@ from penstock.data.stats import open_counters
 from penstock.data.stock_loader import IterableDataset, refuse_resharding, warn_of_other_batches
 from penstock.data.stream import apply_defaults, fill_weights, gather_streams, name_streams
 from penstock.errors import ConfigError, FetcherError, SampleIndexError
-from penstock.interrupts import cut_short, cuts_interrupts_short
+from penstock.interrupts import cut_short, trims_traceback
 from penstock.order.state_fields import MOST, check_fields
 from penstock.reading.collected_rows import SOON
 from penstock.reading.skip import UnreadableSample, make_each
@@ -175,7 +175,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         if columnar:
             self.check_columnar()
 
-    @cuts_interrupts_short
+    @trims_traceback
     def _open(self, settings: DatasetSettings, batch_size: int | None) -> None:
         """Read the indexes of all streams, and make of them what this class answers from."""
         reading = settings.reading
@@ -223,7 +223,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
     def __getitem__(self, key: int | np.integer[Any]) -> Any: ...
     @overload
     def __getitem__(self, key: Numbers) -> list[Any]: ...
-    @cuts_interrupts_short
+    @trims_traceback
     def __getitem__(self, key: int | np.integer[Any] | Numbers) -> Any:
         ids = resolve_ids(key, self.num_samples)
         if isinstance(ids, int):
@@ -251,7 +251,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
             sample = readers.main.batches.read_one(sample_id)
         return sample if self._transforms is None else self._transforms.apply(sample_id, sample)
 
-    @cuts_interrupts_short
+    @trims_traceback
     def read_columns(self, key: Numbers) -> Columns:
         """Return samples as columns, in the order you asked for: each an array if the values allow it, else a list.
 
@@ -294,13 +294,13 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
             raise cut_short(interrupt) from None
 
     def _to_the_end(self, pieces: Iterator[Iterator[Any]]) -> Iterator[Iterator[Any]]:
-        """Give the pieces of a worker's pass; the worker may end with it, so it hears now of all it has caused."""
+        """Yield the pieces of a worker's pass; the worker may end with it, so it hears now of all it has caused."""
         yield from pieces
         with suppress(FetcherError):  # no pass shall fail for the sake of its counts
             self._opened.refresh_counts()
 
     def _begin_pass(self, number: int | None) -> Iterator[Iterator[Any]]:
-        """Give what this process yields in a pass, samples or batches by column, in pieces to be laid end to end."""
+        """Return what this process yields in a pass, samples or batches by column, in pieces to be laid end to end."""
         if self.columnar:
             return iter([self.readers.columns(number, self.make_columns)])
         if self.make_columns is not None:
@@ -327,7 +327,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         return own.get_item is not StreamingDataset.get_item or own.__getitem__ is not StreamingDataset.__getitem__
 
     def _make_samples(self) -> MakeSamples | None:
-        """Give what makes the samples that a pass yields from those that were read together."""
+        """Return what makes the samples that a pass yields from those that were read together."""
         skips = self.on_error == "skip"
         if self._is_overridden:
             return partial(self._call_overrides, skips=skips)

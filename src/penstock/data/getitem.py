@@ -56,7 +56,7 @@ def _resolve_many(key: Any, num_samples: int) -> Int64Array:
 
 
 def nest(items: list[Any], key: Any) -> list[Any]:
-    """Give what was read for the ids of a key the shape of that key: lists of lists, if it has several dimensions."""
+    """Return what was read for the ids of a key the shape of that key: lists of lists, if it has several dimensions."""
     shape = () if isinstance(key, (slice, range)) else np.shape(key)
     for length in reversed(shape[1:]):
         items = [items[begin : begin + length] for begin in range(0, len(items), length or 1)]
@@ -72,6 +72,6 @@ def resolve_flat(key: Any, num_samples: int) -> range | Int64Array:
 
 
 def items_at(key: Any, num_samples: int, read: Callable[[Sequence[int]], list[Any]]) -> Any:
-    """Give the item of a number, or those of a slice, a list or an array of numbers, read all at once."""
+    """Return the item of a number, or those of a slice, a list or an array of numbers, read all at once."""
     ids = resolve_ids(key, num_samples)
     return read([ids])[0] if isinstance(ids, int) else nest(read([int(number) for number in ids]), key)

@@ -209,5 +209,5 @@ _ITER_BYTES = 32 << 20
 
 
 def rows_at_once(sample_bytes: float) -> int:
-    """Say how many samples to read at a time on the way through a dataset; images take more than they are stored in."""
+    """Return how many samples to read at a time in a pass over a dataset; images take more than they are stored in."""
     return max(1, min(_ITER_ROWS, int(_ITER_BYTES / max(1.0, sample_bytes))))

@@ -25,7 +25,7 @@ from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError,
 from penstock.files import check_path
 from penstock.index.entry import formats
 from penstock.index.paths import resolve_inside
-from penstock.interrupts import cuts_interrupts_short
+from penstock.interrupts import trims_traceback
 from penstock.order.options import UNPACKING_COSTS, StreamShards
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
@@ -65,7 +65,7 @@ class OpenedStreams:
     stretches: tuple[Int64Array | None, ...]  # of each stream whose source says where they begin
 
     def describe(self, names: Sequence[str], streams: Sequence[Stream]) -> list[StreamShards]:
-        """Say of each stream what the order sees of it."""
+        """Return of each stream what the order sees of it."""
         return [
             StreamShards(
                 name=name,
@@ -81,7 +81,7 @@ class OpenedStreams:
         ]
 
     def identity(self, names: Sequence[str], streams: Sequence[Stream]) -> DataIdentity:
-        """Say which data these are, besides what the order sees of them."""
+        """Return which data these are, besides what the order sees of them."""
         code = {
             name: [[*each[:2]] for each in code] for name, code in zip(names, self.code_digests, strict=True) if code
         }
@@ -106,7 +106,7 @@ class OpenedStreams:
             self.table.cache.refresh_counts()
 
     def node_counts(self) -> dict[str, Any]:
-        """Give the counts of the node's fetcher, if there is one."""
+        """Return the counts of the node's fetcher, if there is one."""
         return {} if self.table is None else self.table.cache.node_stats()
 
     def cached_shards(self, shards: Int64Array | None) -> Iterator[tuple[Cache, int, list[int]]]:
@@ -120,7 +120,7 @@ class OpenedStreams:
 
 
 def _counted(files: StreamFiles | None) -> dict[str, Any]:
-    """Give what counts besides the lengths of shards, if these are files of other programs."""
+    """Return what counts besides the lengths of shards, if these are files of other programs."""
     columns = None if files is None else files.index.columns
     if columns is None or not columns.content:
         return {}
@@ -236,7 +236,7 @@ def _open_stored(
 
 
 def _complete_copy(stream: Stream, error: StoreError) -> Stream:
-    """Give a stream whose local folder holds all of it without its remote, which cannot be read; else raise that."""
+    """Return a stream whose local folder holds all of it without its remote, which cannot be read; else raise that."""
     if stream.in_place is not None or stream.folder is None:
         raise error
     try:
@@ -256,7 +256,7 @@ def _complete_copy(stream: Stream, error: StoreError) -> Stream:
 
 
 def _own_directory(stream: Stream, in_place: Path | None) -> Path | None:
-    """Give the folder that a user named for copies; never the one, or below the one, that has the files themselves."""
+    """Return the folder that a user named for copies; never the one with the files themselves, or one below it."""
     if stream.folder is None or in_place is None:
         return stream.folder
     folder, files = stream.folder.absolute(), in_place.absolute()
@@ -264,7 +264,7 @@ def _own_directory(stream: Stream, in_place: Path | None) -> Path | None:
 
 
 def cached_stream(stream: Stream, files: FilesOfStream | None = None, directory: Path | None = None) -> CachedStream:
-    """Say what a cache is told of a stream; its files are kept in a directory of its own, unless another is given."""
+    """Return what a cache is told of a stream; its files have a directory of their own, unless one is given."""
     in_place = stream.in_place if files is None else files.folder
     url = str(in_place.absolute() if in_place is not None else stream.url if files is None else files.root)
     settings = StoreSettings(url)
@@ -349,7 +349,7 @@ class OpenedDataset:
         """The number of shards of all streams."""
         return len(self._opened.source.spans)
 
-    @cuts_interrupts_short
+    @trims_traceback
     def warm(self, key: Numbers | None = None) -> None:
         """Fetch the shards of some samples, or all shards, before they are needed."""
         for cache, stream, shards in self._cached_shards(key):
@@ -365,7 +365,7 @@ class OpenedDataset:
         for cache, stream, shards in self._cached_shards(key):
             cache.unpin(stream, shards)
 
-    @cuts_interrupts_short
+    @trims_traceback
     def fetch(self, url: str, local: str | None = None, *, ahead: bool = False) -> Path:
         """Fetch an object that is stored beside the shards, such as a video, into the cache, and return its path.
 
@@ -393,7 +393,7 @@ class OpenedDataset:
         return stats.flat() if flat else stats
 
     def count(self, *, loop: LoopStats | None = None, by_worker: bool = False) -> Stats:
-        """Give the counts of this rank, with those of a training loop."""
+        """Return the counts of this rank, with those of a training loop."""
         self._opened.refresh_counts()
         node = self._opened.node_counts()
         return make_stats(self.counters.read(), len(self.streams), node=node, loop=loop, by_worker=by_worker)

@@ -31,7 +31,7 @@ _WORKER_FIELDS = {"worker": COUNT, "num_workers": COUNT, "yielded": COUNT, "begu
 
 
 def is_worker_state(state: Mapping[str, Any]) -> bool:
-    """Tell the state of one worker, of a loader that keeps one for each of its own, from that of a job."""
+    """Distinguish the state of one worker, of a loader that keeps one for each of its own, from that of a job."""
     return state.get("kind") == _WORKER_STATE
 
 
@@ -65,7 +65,7 @@ class PassReaders:
             self._announced = None
 
     def take_announced(self) -> int | None:
-        """Give the number of the pass that was announced for whoever asks now, once."""
+        """Return the number of the pass that was announced for whoever asks now, once."""
         number, self._announced = self._announced, None
         return number
 
@@ -85,7 +85,7 @@ class PassReaders:
         return self._reader(begun, worker, num_workers, self.here.main, **makes)
 
     def for_loader(self, begun: Pass, make_columns: MakeColumns | None, *, in_thread: bool) -> PassReader:
-        """Give the reader by column of this thread, or of another one, in a pass that was announced for no worker."""
+        """Return the reader by column of this thread, or of another one, in a pass that was announced for no worker."""
         self._run.passes.join(NO_WORKER, None, self._run.start_of, begun.number)
         here = self.here
         if not in_thread:

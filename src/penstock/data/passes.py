@@ -80,7 +80,7 @@ class SharedPasses:
         self._in_process = PerProcess(_ProcessLock)
 
     def read(self) -> PassState:
-        """Give what is shared now."""
+        """Return what is shared now."""
         with self._locked():
             return self._load()
 

@@ -47,7 +47,7 @@ class PlannedRun:
     resumed_at: Cursor
 
     def start_of(self, next_epoch: int, world: World, global_batch_size: int, *, is_state_new: bool) -> Cursor:
-        """Say where the next pass begins: at the state, unless a pass has begun there; after a finished epoch, anew.
+        """Return where the next pass begins: at the state, unless a pass has begun there; after a finished epoch, anew.
 
         An epoch may be finished before its last sample, where whole batches are made of several streams.
         """
@@ -84,7 +84,7 @@ class Planner:
         self._last: tuple[Any, PlannedRun] | None = None
 
     def plan(self, world: World, global_batch_size: int, state: Mapping[str, Any] | None) -> PlannedRun:
-        """Give the plan of a world for global batches of a size, going on from a state if there is one."""
+        """Return the plan of a world for global batches of a size, going on from a state if there is one."""
         key = (world.num_nodes, world.ranks_per_node, global_batch_size, json.dumps(state, sort_keys=True))
         if self._last is not None and self._last[0] == key:
             return self._last[1]
@@ -152,7 +152,7 @@ class RunState:
 
     # --- Who and how many -------------------------------------------------------------------------------------
 
-    def sit(self, rank: int, world_size: int) -> None:
+    def set_seat(self, rank: int, world_size: int) -> None:
         """Take a seat that a loader knows of, such as that of a process of JAX, unless the user named another one."""
         said = self._seat.rank, self._seat.world_size
         if said != (None, None) and said != (rank, world_size):
@@ -207,7 +207,7 @@ class RunState:
     # --- Passes -----------------------------------------------------------------------------------------------
 
     def schedule(self, begun: Pass, worker: int, num_workers: int) -> BatchSchedule:
-        """Say what one of so many workers reads in a pass that has begun."""
+        """Return what one of so many workers reads in a pass that has begun."""
         now = self._now(self.passes.read())
         world = replace(now.seat.world, workers_per_rank=num_workers)
         return BatchSchedule(
@@ -218,7 +218,7 @@ class RunState:
         )
 
     def start_of(self, passes: PassState) -> Cursor:
-        """Say where the next pass begins."""
+        """Return where the next pass begins."""
         now = self._now(passes)
         return now.run.start_of(
             passes.next_epoch, now.seat.world, now.global_batch_size, is_state_new=passes.is_state_new
@@ -291,7 +291,7 @@ class RunState:
         return {**described, **self.identity.state()}
 
     def describe_order(self) -> dict[str, Any]:
-        """Say what decides the order of this run, by the names of a state."""
+        """Describe what decides the order of this run, by the names of a state."""
         passes = self.passes.read()
         now, settings = self._now(passes), self._planner.settings
         described = self._describe(now, passes, Cursor())
@@ -312,7 +312,7 @@ class RunState:
 
 
 def advise(source: Source, cache_limit: int | None, plan: StreamPlan, world: World, is_resumed: bool) -> None:
-    """Say what the world and the limit of the cache mean for a plan."""
+    """Announce what the world and the limit of the cache mean for a plan."""
     room = None
     if cache_limit is not None and fetched_by(source) is not None:
         room = CacheRoom(limit_bytes=cache_limit, shard_bytes=source.sizes)

@@ -85,18 +85,18 @@ def find_seat(
 
 
 def worker_of() -> tuple[int, int]:
-    """Give the number of this data loader worker and how many there are; (0, 1) in any other process."""
+    """Return the number of this data loader worker and how many there are; (0, 1) in any other process."""
     info = _worker_info()
     return (0, 1) if info is None else (int(info.id), int(info.num_workers))
 
 
 def worker_number() -> int | None:
-    """Give the number of this data loader worker, None in any other process."""
+    """Return the number of this data loader worker, None in any other process."""
     return worker_of()[0] if is_worker() else None
 
 
 def is_worker() -> bool:
-    """Tell whether this process is a data loader worker."""
+    """Return whether this process is a data loader worker."""
     return _worker_info() is not None
 
 
@@ -120,7 +120,7 @@ def _process_group() -> tuple[int, int] | None:
 
 
 def _jax_processes() -> tuple[int, int] | None:
-    """Give the number of this process and how many there are, if jax.distributed is initialised.
+    """Return the number of this process and how many there are, if jax.distributed is initialised.
 
     `jax.process_index()` would say the same, but not before it has initialised the devices.
     """
@@ -131,7 +131,7 @@ def _jax_processes() -> tuple[int, int] | None:
 
 
 def _count_nodes(num_ranks: int, environ: Mapping[str, str], otherwise: int) -> int:
-    """Say how many nodes a process group spans: the environment knows, if it speaks of the same world."""
+    """Return how many nodes a process group spans: the environment knows, if it speaks of the same world."""
     for launcher in LAUNCHERS:
         if launcher.num_ranks in environ and _whole(environ, launcher.num_ranks) == num_ranks:
             return _nodes_of(launcher, num_ranks, environ)

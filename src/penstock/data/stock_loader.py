@@ -46,7 +46,7 @@ def warn_of_other_batches(batch_size: int | None) -> None:
 
 
 def asked_at_once() -> int | None:
-    """Say how many samples the torch loader that asks for one right now puts into a batch; None if there is none.
+    """Return how many samples the torch loader that asks for one right now puts into a batch; None if there is none.
 
     A loader of another kind, or a torch that calls things otherwise, is none: nothing but a warning depends on it.
     """

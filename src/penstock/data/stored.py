@@ -58,7 +58,7 @@ class StoredDataset:
 
     @contextmanager
     def stored_shard(self, shard: ShardInfo) -> Iterator[Path]:
-        """Give a folder where the stored files of a shard are: the dataset's, or one that they were brought to."""
+        """Yield a folder where the stored files of a shard are: the dataset's, or one that they were brought to."""
         if isinstance(self.place, Path):
             yield self.place
             return
@@ -71,7 +71,7 @@ class StoredDataset:
 
 
 def _object_of(part: Part, path: Path) -> tuple[str, Path, Span | None]:
-    """Say which object to download for a part, to which file, and which of its bytes."""
+    """Return which object to download for a part, to which file, and which of its bytes."""
     span = part.span
     if span is None:
         return part.stored.basename, path, None

@@ -140,7 +140,7 @@ class Stream:
         return True
 
     def options(self, common: ReadOptions) -> ReadOptions:
-        """Say how values are read: as in the whole dataset, but for columns that the source leaves out."""
+        """Return how values are read: as in the whole dataset, but for columns that the source leaves out."""
         if self.columns is None:
             return common
         lacking = [name for name in common.columns or () if name not in self.columns]
@@ -151,7 +151,7 @@ class Stream:
         return common if common.columns is not None else replace(common, columns=self.columns)
 
     def _place(self, given: Given | None, *, is_data: bool) -> str | None:
-        """Give the place of the data, or of their copies, as one path or URL."""
+        """Return the place of the data, or of their copies, as one path or URL."""
         if given is None:
             return None
         if is_data:
@@ -172,7 +172,7 @@ class Stream:
         self.split = self.split or ""
 
     def fill_weight(self, count: int, num_samples: int, epoch_size: int) -> None:
-        """Say in every way how much of the stream an epoch takes."""
+        """Set in every way how much of the stream an epoch takes."""
         self.choose = count
         self.repeat = count / num_samples if num_samples else 0.0
         self.proportion = count / epoch_size if epoch_size else 0.0
@@ -209,7 +209,7 @@ class Stream:
         self._local = folder
 
     def choose_folder(self, root: str | None = None) -> None:
-        """Say in `local` where the files of the stream are, below a root, if the user left that open."""
+        """Set in `local` where the files of the stream are, below a root, if the user left that open."""
         place = root or self.remote
         if self._local is None and place is not None:
             self._local = _default_folder(place)
@@ -260,7 +260,7 @@ def _join(remote: str, split: str | None) -> str:
 
 
 def apply_defaults(streams: Sequence[Stream], defaults: Mapping[str, Any]) -> None:
-    """Give each stream what it left out. Options of stores are not for files of this machine, and must be for some."""
+    """Fill in what each stream left out. Options of stores are not for local files, and must be for some stream."""
     options = defaults.get("storage_options")
     for stream in streams:
         if stream.is_here:
@@ -270,7 +270,7 @@ def apply_defaults(streams: Sequence[Stream], defaults: Mapping[str, Any]) -> No
 
 
 def name_streams(given: list[Stream]) -> list[str]:
-    """Give every stream a name of its own: the one it has, or its number.
+    """Return every stream a name of its own: the one it has, or its number.
 
     The order of a stream depends on its name, so it must not depend on where the data are kept.
     """
@@ -282,7 +282,7 @@ def name_streams(given: list[Stream]) -> list[str]:
 
 
 def fill_weights(streams: Sequence[Stream], shards: Sequence[StreamShards], settings: RunSettings) -> int:
-    """Tell each stream what it gives to an epoch, and say how many samples that is altogether."""
+    """Announce to each stream what it gives to an epoch, and say how many samples that is altogether."""
     counts = count_epoch(shards, settings)
     for stream, part, count in zip(streams, shards, counts, strict=True):
         stream.fill_weight(count, part.num_samples, sum(counts))
@@ -297,7 +297,7 @@ def gather_streams(
     stream_name: str,
     stream_config: Mapping[str, Any] | None,
 ) -> list[Stream]:
-    """Give the streams of a dataset: those that were given, or the one that the other arguments describe."""
+    """Return the streams of a dataset: those that were given, or the one that the other arguments describe."""
     if not streams:
         if remote is None and local is None:
             raise ConfigError("a StreamingDataset needs streams, or a remote, a local folder, or both")

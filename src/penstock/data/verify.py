@@ -96,7 +96,7 @@ def verify_files(files: FilesLook, *, read_values: bool = False) -> VerifyReport
 
 @contextmanager
 def _loaded(folder: Path, shard: ShardInfo) -> Iterator[list[Forms]]:
-    """Give the files of each part of a shard, and let go of them at the end."""
+    """Yield the files of each part of a shard, and let go of them at the end."""
     forms = [_load(folder, part, shard.layout.compression) for part in shard.parts]
     try:
         yield forms
@@ -115,7 +115,7 @@ def _read(forms: list[Forms], shard: ShardInfo, options: ReadOptions, *, read_va
 
 
 def _load(folder: Path, part: Part, compression: str | None) -> Forms:
-    """Give the stored file and, if that is compressed, the raw one, each with its description."""
+    """Return the stored file and, if that is compressed, the raw one, each with its description."""
     path = resolve_inside(folder, part.stored.basename)
     stored = load_file(path, part.stored, None)
     if compression is None:

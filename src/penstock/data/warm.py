@@ -10,7 +10,7 @@ from penstock.cachedir.layout import place_of
 from penstock.data.open_streams import open_streams
 from penstock.data.stream import Stream
 from penstock.formats.base import ReadOptions
-from penstock.interrupts import cuts_interrupts_short
+from penstock.interrupts import trims_traceback
 
 if TYPE_CHECKING:
     import os
@@ -28,7 +28,7 @@ class WarmedCache:
     fetched_bytes: int  # what was fetched just now: the rest was there already, or was unpacked
 
 
-@cuts_interrupts_short
+@trims_traceback
 def warm_cache(
     url: str | os.PathLike[str],
     local: str | os.PathLike[str] | None = None,

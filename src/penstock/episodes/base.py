@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock.data.dataset import StreamingDataset
 from penstock.episodes.short_states import state_from_counts
-from penstock.episodes.summed import count_episodes, count_videos
+from penstock.episodes.stats import count_episodes, count_videos
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.counters import Counters
     from penstock.data.stats import LoopStats
     from penstock.episodes.source import EpisodeSource
-    from penstock.episodes.summed import EpisodeStats
+    from penstock.episodes.stats import EpisodeStats
 
 
 class RobotDataset(StreamingDataset):
@@ -52,7 +52,7 @@ class RobotDataset(StreamingDataset):
         return counted.flat() if flat else counted
 
     def count(self, *, loop: LoopStats | None = None, by_worker: bool = False) -> EpisodeStats:
-        """Give the counts of this rank, with those of a training loop."""
+        """Return the counts of this rank, with those of a training loop."""
         return count_episodes(super().count(loop=loop, by_worker=by_worker), self._episode_counters, self._sources)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.cache.cache import Cache
     from penstock.episodes.episode_table import VideoSpans
-    from penstock.episodes.wanted import ClipKey
+    from penstock.episodes.upcoming import ClipKey
     from penstock.index.model import Index
     from penstock.reading.source import Closable
     from penstock.types import Int64Array
@@ -46,11 +46,11 @@ class ClipLocator(Protocol):
         ...
 
     def begin_s(self, clip: ClipKey) -> float:
-        """Say at which second of that file the episode begins."""
+        """Return at which second of that file the episode begins."""
         ...
 
     def begin_in_clip_s(self, clip: ClipKey) -> float:
-        """Say at which second of the file that is opened the episode begins."""
+        """Return at which second of the file that is opened the episode begins."""
         ...
 
     def decoder(self, clip: ClipKey) -> Hashable:
@@ -58,7 +58,7 @@ class ClipLocator(Protocol):
         ...
 
     def locate(self, clip: ClipKey) -> LocatedClip:
-        """Say where it is, waiting for it if it has to be fetched."""
+        """Return where it is, waiting for it if it has to be fetched."""
         ...
 
 
@@ -76,11 +76,11 @@ class LocalClips:
         return str(resolve_inside(self.folder, self.videos[clip.camera].path(clip.episode)))
 
     def begin_s(self, clip: ClipKey) -> float:
-        """Say where the episode begins."""
+        """Return where the episode begins."""
         return float(self.videos[clip.camera].begins[clip.episode])
 
     def begin_in_clip_s(self, clip: ClipKey) -> float:
-        """Say where the episode begins."""
+        """Return where the episode begins."""
         return self.begin_s(clip)
 
     def decoder(self, clip: ClipKey) -> Hashable:
@@ -88,7 +88,7 @@ class LocalClips:
         return (clip.camera, int(self.videos[clip.camera].file_of[clip.episode])) if self.is_shared else clip
 
     def locate(self, clip: ClipKey) -> LocatedClip:
-        """Say where it is."""
+        """Return where it is."""
         return LocatedClip(self.name(clip))
 
 
@@ -117,7 +117,7 @@ class IndexedClips:
         return order, np.searchsorted(object_of[order], np.arange(num_objects + 1))
 
     def _shards_of(self, spans: VideoSpans, objects: Int64Array) -> Int64Array:
-        """Give the shard of each episode of a camera; `objects` are the numbers of its files in the index."""
+        """Return the shard of each episode of a camera; `objects` are the numbers of its files in the index."""
         shards = np.zeros(len(spans.file_of), np.int64)
         episodes = np.lexsort([spans.begins, spans.file_of])
         episodes = episodes[np.searchsorted(spans.file_of[episodes], 0) :]  # some may have no file
@@ -140,7 +140,7 @@ class IndexedClips:
         return {}  # by layout, of which there are few
 
     def _clip(self, number: int) -> tuple[Clip, int] | None:
-        """Give what the index says of a shard, and how many ticks a second has; None: it is a whole file."""
+        """Return what the index says of a shard, and how many ticks a second has; None: it is a whole file."""
         columns = self.index.columns
         details = columns.details_of(number)
         if not details:
@@ -156,13 +156,13 @@ class IndexedClips:
         return 0.0 if found is None else found[0].begin / found[1]
 
     def begin_in_clip(self, clip: ClipKey) -> float:
-        """Give the second of the clip's own file at which the episode begins."""
+        """Return the second of the clip's own file at which the episode begins."""
         found = self._clip(int(self.shards[clip.camera][clip.episode]))
         begin = float(self.videos[clip.camera].begins[clip.episode])
         return begin if found is None else begin - found[0].shift / found[1]
 
     def keyframes(self, camera: str, episodes: Int64Array) -> EpisodeKeyframes:
-        """Give the frames of episodes that are decoded without others; many episodes have the same ones."""
+        """Return the frames of episodes that are decoded without others; many episodes have the same ones."""
         columns = self.index.columns
         found: dict[tuple[int, bytes, bytes], int] = {}
         examples: list[int] = []
@@ -232,11 +232,11 @@ class FetchedClips:
         return self.clips.videos[clip.camera].path(clip.episode)
 
     def begin_s(self, clip: ClipKey) -> float:
-        """Say where the episode begins."""
+        """Return where the episode begins."""
         return float(self.clips.videos[clip.camera].begins[clip.episode])
 
     def begin_in_clip_s(self, clip: ClipKey) -> float:
-        """Say where the episode begins in its own file."""
+        """Return where the episode begins in its own file."""
         return self.clips.begin_in_clip(clip)
 
     def decoder(self, clip: ClipKey) -> Hashable:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.data.stream import Stream
 from penstock.episodes.base import RobotDataset
-from penstock.episodes.counted import open_episode_counters
+from penstock.episodes.counters import open_episode_counters
 from penstock.episodes.opening import lanes_of_pool, open_episodes, pool_window
 from penstock.episodes.settings import EpisodeSettings
 from penstock.order.base import STRETCHES

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.episodes.kept.frame_cache import NEVER, FrameCache
-from penstock.episodes.kept.keeping import Keeping
+from penstock.episodes.kept.retention import Keeping
 from penstock.episodes.open_clips import OpenClips
+from penstock.episodes.upcoming import ClipKey, WantedFrames
 from penstock.episodes.video.backend import group_by_keyframe
-from penstock.episodes.wanted import ClipKey, WantedFrames
 from penstock.errors import CorruptShardError, FrameTimeError, PenstockError
 from penstock.processes import abandon_in_children
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from penstock.counters import Row
     from penstock.episodes.clips import ClipLocator
     from penstock.episodes.open_clips import OpenClip
+    from penstock.episodes.upcoming import WantedFrame
     from penstock.episodes.video.backend import VideoBackend
-    from penstock.episodes.wanted import WantedFrame
     from penstock.types import Int64Array
     from penstock.wire.quota import OpenShardQuota
 
@@ -114,7 +114,7 @@ class Videos:
     def read(
         self, clip: ClipKey, frames: Int64Array, seconds: npt.NDArray[np.float64], tolerance_s: float
     ) -> DecodedFrames:
-        """Give the frames shown at these times of an episode, each within the tolerance; they may come in any order.
+        """Return the frames shown at these times of an episode, each within the tolerance; they may come in any order.
 
         `frames` are the numbers under which they were announced.
         """
@@ -150,7 +150,7 @@ class Videos:
     def _read(
         self, clip: ClipKey, frames: Int64Array, seconds: npt.NDArray[np.float64], tolerance_s: float
     ) -> tuple[dict[int, Any], Int64Array, npt.NDArray[np.intp]]:
-        """Give frames by their numbers in the file, these numbers, and which of them is at each time."""
+        """Return frames by their numbers in the file, these numbers, and which of them is at each time."""
         held = self._open.hold(clip)
         try:
             numbers, off = held.file.index.nearest(held.begin_s + seconds)
@@ -185,7 +185,7 @@ class Videos:
         )
 
     def _frames(self, clip: ClipKey, held: OpenClip, wanted: Int64Array) -> dict[int, Any]:
-        """Give frames by their numbers in the file, decoding those that nobody has kept."""
+        """Return frames by their numbers in the file, decoding those that nobody has kept."""
         with self._changed:
             found = {number: self._kept.get((clip, number - held.first)) for number in wanted.tolist()}
         missing = np.array([number for number, frame in found.items() if frame is None], np.int64)
@@ -248,7 +248,7 @@ class Videos:
         self._row.add({"frames_decoded": num_decoded})
 
     def _is_surplus_kept(self, place: tuple[ClipKey, int], until: float) -> bool:
-        """Tell whether a frame is kept that is decoded on the way to others."""
+        """Return whether a frame is kept that is decoded on the way to others."""
         with self._changed:
             use = self._wanted.next_use(*place)
             if (use == NEVER and self._wanted.is_known) or (use > until and self._keeping.is_for_random_order):
@@ -259,7 +259,7 @@ class Videos:
         self._kept.put(place, *self._packer.pack(frame), use)
 
     def _until(self, clip: ClipKey, held: OpenClip, group: Int64Array, least_until: float) -> float:
-        """Say up to which sample frames of a group are kept that is decoded now."""
+        """Return up to which sample frames of a group are kept that is decoded now."""
         index, given = held.file.index, set(group.tolist())
         keyframe = int(index.keyframe_of(group[:1])[0])
         begin, end = int(index.keyframes[keyframe]), self._end_of_group(index, keyframe)
@@ -273,7 +273,7 @@ class Videos:
         return self._keeping.until(now, int(group[-1]) + 1 - begin, end - begin, wants)
 
     def _stretch(self, clip: ClipKey, held: OpenClip, group: Int64Array, until: float) -> tuple[int, int]:
-        """Say from where to where to decode: the group as far as it is wanted, and those beside it that all are."""
+        """Return from where to where to decode: the group as far as it is wanted, and those beside it that all are."""
         first, last = int(group[0]), int(group[-1])
         index = held.file.index
         keyframe = int(index.keyframe_of(group[:1])[0])
@@ -303,7 +303,7 @@ class Videos:
         return int(keyframes[keyframe + 1]) if keyframe + 1 < len(keyframes) else len(index)
 
     def _is_worth(self, clip: ClipKey, held: OpenClip, number: int, until: float) -> bool:
-        """Tell whether a frame is wanted, not at hand, and would be kept until then."""
+        """Return whether a frame is wanted, not at hand, and would be kept until then."""
         place = clip, number - held.first
         use = self._wanted.next_use(*place)
         return use < NEVER and use <= until and place not in self._kept and self._kept.would_keep(use)

@@ -34,7 +34,7 @@ class VideoSpans:
         return self.files[int(self.file_of[episode])]
 
     def of_files(self, files: Int64Array) -> VideoSpans:
-        """Give the same without all other files; their episodes keep their places, and have no file."""
+        """Return the same without all other files; their episodes keep their places, and have no file."""
         place = np.full(len(self.files) + 1, -1)
         place[files] = np.arange(len(files))
         return VideoSpans(tuple(self.files[file] for file in files.tolist()), place[self.file_of], self.begins)
@@ -83,7 +83,7 @@ class EpisodeTable:
         return row
 
     def _column(self, name: str) -> list[Any]:
-        """Give one of the values of all episodes, as a table of the Hub does."""
+        """Return one of the values of all episodes, as a table of the Hub does."""
         columns = {
             "episode_index": self.numbers,
             "length": self.lengths,
@@ -172,7 +172,7 @@ def table_of_episodes(columns: Mapping[str, Any], info: DatasetInfo, where: str)
 
 
 def check_numbers(columns: Mapping[str, Any], name: str, where: str) -> Int64Array:
-    """Give a column of numbers, none of which is negative or too large to add up."""
+    """Return a column of numbers, none of which is negative or too large to add up."""
     values = _column(columns, name, where)
     if values.dtype.kind not in "iu" or (len(values) and (int(values.min()) < 0 or int(values.max()) > _MAX_FRAMES)):
         raise BadIndexError(f"{where} has values in {name!r} that are not whole numbers from 0 on", column=name)
@@ -180,7 +180,7 @@ def check_numbers(columns: Mapping[str, Any], name: str, where: str) -> Int64Arr
 
 
 def check_seconds(columns: Mapping[str, Any], name: str, where: str) -> npt.NDArray[np.float64]:
-    """Give a column of times, all of them finite."""
+    """Return a column of times, all of them finite."""
     values = _column(columns, name, where)
     if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
         raise BadIndexError(f"{where} has values in {name!r} that are not seconds", column=name)

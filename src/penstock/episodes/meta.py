@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.episodes.episode_table import EpisodeTable, check_numbers, table_of_episodes, table_of_files
+from penstock.episodes.feature_stats import join_stats
 from penstock.episodes.info import ALWAYS, INFO_NAME, parse_info, parse_json
-from penstock.episodes.stats import join_stats
 from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError
 from penstock.extras import require
 from penstock.storage.base import shown_url
@@ -130,7 +130,7 @@ class LeRobotMetadata:
         return replace(self, schema=replace(self.schema, features=kept, raw=raw))
 
     def get_task_index(self, task: str) -> int | None:
-        """Give the number of a task; None if the dataset has no such task."""
+        """Return the number of a task; None if the dataset has no such task."""
         return next((number for number, text in self.tasks.items() if text == task), None)
 
     def get_data_file_path(self, ep_index: int) -> str:

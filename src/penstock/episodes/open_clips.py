@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from penstock.counters import Row
     from penstock.episodes.clips import ClipLocator, LocatedClip
+    from penstock.episodes.upcoming import ClipKey
     from penstock.episodes.video.backend import VideoBackend, VideoFile
-    from penstock.episodes.wanted import ClipKey
     from penstock.wire.quota import OpenShardQuota
 
 
@@ -82,7 +82,7 @@ class OpenClips:
         return len(self._open)
 
     def hold(self, clip: ClipKey) -> OpenClip:
-        """Give an open file to one thread, opening it if nobody has, waiting for others who have it."""
+        """Return an open file to one thread, opening it if nobody has, waiting for others who have it."""
         decoder, begin_s = self._locator.decoder(clip), self._locator.begin_in_clip_s(clip)
         with self._changed:
             self._changed.wait_for(lambda: not self._is_busy(decoder))
@@ -107,14 +107,14 @@ class OpenClips:
         return held.turn_to(begin_s)
 
     def release(self, held: OpenClip) -> None:
-        """Give a file back."""
+        """Release a file."""
         with self._changed:
             held.is_busy = False
             self._close_excess(min(self._max_open, self._most_kept))
             self._changed.notify_all()
 
     def is_busy(self, clip: ClipKey) -> bool:
-        """Tell whether a thread has the file of a clip; ask with the guard held."""
+        """Return whether a thread has the file of a clip; ask with the guard held."""
         return self._is_busy(self._locator.decoder(clip))
 
     def keep_to(self, share: OpenShardQuota) -> None:

@@ -16,9 +16,9 @@ from penstock.data.open_streams import cached_stream
 from penstock.data.seat import is_worker
 from penstock.data.stream import Stream
 from penstock.episodes.clips import FetchedClips, IndexedClips, LocalClips, clips_request
-from penstock.episodes.counted import clip_counts
+from penstock.episodes.counters import clip_counts
 from penstock.episodes.decoders import Videos
-from penstock.episodes.kept.keeping import Keeping
+from penstock.episodes.kept.retention import Keeping
 from penstock.episodes.meta import LeRobotMetadata, load_metadata
 from penstock.episodes.samples import PictureOptions
 from penstock.episodes.source import EpisodeFiles, EpisodeSource, SampleOptions, choose_frames
@@ -83,7 +83,7 @@ def open_episodes(
 
 
 def pool_window(source: EpisodeSource, settings: EpisodeSettings) -> int:
-    """Say how many episodes are mixed at a time: as many as the user wants, if their rows fit."""
+    """Return how many episodes are mixed at a time: as many as the user wants, if their rows fit."""
     most_bytes = None if settings.pool_bytes is None else parse_bytes(settings.pool_bytes)
     return pool_size(source.row_sizes, settings.episode_pool_size, most_bytes)
 
@@ -104,7 +104,7 @@ def _read_metadata(settings: EpisodeSettings) -> LeRobotMetadata:
 
 
 def _choose_episodes(meta: LeRobotMetadata, settings: EpisodeSettings) -> Int64Array:
-    """Give the places in the table of the episodes that a user wants, in stored order."""
+    """Return the places in the table of the episodes that a user wants, in stored order."""
     numbers = meta.episodes.numbers
     chosen = np.arange(len(numbers), dtype=np.int64)
     if settings.episodes is not None:
@@ -184,7 +184,7 @@ def _plan_keeping(
     options: SampleOptions,
     backend: VideoBackend,
 ) -> Keeping:
-    """Say of how many samples all decoded pictures can be kept."""
+    """Return of how many samples all decoded pictures can be kept."""
     widths = [len(options.windows.get(key, [0])) for key in meta.video_keys]
     sizes = [meta.schema.features[key].num_pixels * backend.pixel_bytes for key in meta.video_keys]
     sample_bytes = sum(width * size for width, size in zip(widths, sizes, strict=True))
@@ -197,14 +197,14 @@ def _plan_keeping(
 
 
 def _stream_of(settings: EpisodeSettings, names: tuple[str, ...]) -> Stream:
-    """Give a stream of the data files, below the root of the dataset, so that it also fetches what lies beside them."""
+    """Return a stream of the data files, below the root of the dataset, so that files beside them are fetched, too."""
     stream = Stream(remote=settings.data_place, format="parquet", storage_options=settings.storage_options)
     stream.patterns = names
     return stream
 
 
 def _folder_of(place: str) -> Path | None:
-    """Give the folder of this machine that a place is; None: it is in a store."""
+    """Return the folder of this machine that a place is; None: it is in a store."""
     scheme = url_scheme(place)
     if scheme is None:
         return Path(place).expanduser()

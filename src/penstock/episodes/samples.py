@@ -31,7 +31,7 @@ class PictureOptions:
 
 
 def as_array(feature: Feature, values: Any, where: str) -> Any:
-    """Give the values of a column in the shape and type that the dataset declares, or as they are if not numbers."""
+    """Return the values of a column in the shape and type that the dataset declares, or as they are if not numbers."""
     dtype = NUMBER_DTYPES.get(feature.dtype)
     if dtype is None:
         return values
@@ -78,7 +78,7 @@ def to_picture(pixels: npt.NDArray[Any], options: PictureOptions, feature: Featu
 
 
 def stack_pictures(pictures: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Give several pictures as one array, with memory in the order in which `to_picture` gives them."""
+    """Return several pictures as one array, with memory in the order in which `to_picture` gives them."""
     return np.moveaxis(np.stack([np.moveaxis(each, -1, 0) for each in pictures]), 1, -1)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.episodes.counted import count_latency
+from penstock.episodes.counters import count_latency
 from penstock.episodes.samples import (
     PictureOptions,
     as_array,
@@ -20,7 +20,7 @@ from penstock.episodes.samples import (
     to_picture,
     to_tensor,
 )
-from penstock.episodes.wanted import ClipKey
+from penstock.episodes.upcoming import ClipKey
 from penstock.episodes.windows import Window, window_of
 from penstock.errors import CorruptShardError
 from penstock.order.lru import LRU
@@ -276,7 +276,7 @@ class _EpisodeReader:
         return samples
 
     def _rows_for(self, frames: Int64Array, windows: Mapping[str, Window]) -> tuple[Int64Array, dict[str, Any]]:
-        """Give which frames' values are at hand, and these: of the whole episode, if it has few."""
+        """Return which frames' values are at hand, and these: of the whole episode, if it has few."""
         size = self._source.row_bytes * self._length
         if size <= _MOST_ROWS_BYTES:
             whole = np.arange(self._length, dtype=np.int64)
@@ -347,14 +347,14 @@ class _EpisodeReader:
 
 
 def exact_times(seconds: npt.NDArray[np.floating[Any]], frames: Int64Array, fps: float) -> npt.NDArray[np.float64]:
-    """Give stored times in full precision: one that is `frame / fps` but for its rounding is exactly that."""
+    """Return stored times in full precision: one that is `frame / fps` but for its rounding is exactly that."""
     exact = frames / fps
     rounding = np.spacing(seconds.astype(np.float32)).astype(np.float64)
     return np.where(np.abs(seconds - exact) <= np.abs(rounding), exact, seconds)
 
 
 def image_pixels(value: Any, feature: Feature, where: str) -> npt.NDArray[Any]:
-    """Give an image of the rows as height, width and as many channels as the dataset declares."""
+    """Return an image of the rows as height, width and as many channels as the dataset declares."""
     pixels = np.asarray(decode_image(value, where) if isinstance(value, dict) else value)
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     is_kept = pixels.dtype == np.uint8 or (pixels.dtype == np.uint16 and pixels.shape[-1:] == (1,))

@@ -25,7 +25,7 @@ _MANY = 1 << 14
 
 
 def keep_stretches(edition: str, clips: IndexedClips, chosen: ChosenFrames, lengths: Int64Array) -> Int64Array:
-    """Give what `find_stretches` gives; of many episodes it is found once on each node. `edition` names the index."""
+    """Return what `find_stretches` gives; of many episodes it is found once on each node. `edition` names the index."""
     hasher = hashlib.blake2b(f"{__version__} {edition}".encode(), digest_size=16)
     for array in (chosen.episodes, chosen.first_frames, chosen.counts, lengths):
         hasher.update(array.tobytes())
@@ -36,7 +36,7 @@ def keep_stretches(edition: str, clips: IndexedClips, chosen: ChosenFrames, leng
 
 
 def find_stretches(clips: IndexedClips, chosen: ChosenFrames, lengths: Int64Array) -> Int64Array:
-    """Give the samples at which stretches begin, by the keyframes of the camera that has the fewest in each episode."""
+    """Return the first samples of stretches, by the keyframes of the camera that has the fewest in each episode."""
     found = [clips.keyframes(camera, chosen.episodes) for camera in clips.videos]
     facts = [chosen.first_frames, chosen.counts, lengths[chosen.episodes]]
     for each in found:
@@ -53,7 +53,7 @@ def find_stretches(clips: IndexedClips, chosen: ChosenFrames, lengths: Int64Arra
 
 
 def _count_kinds(facts: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """Give the different rows of some columns, and which of them each row is."""
+    """Return the different rows of some columns, and which of them each row is."""
     order = np.lexsort(facts)
     rows = np.stack(facts, axis=1)[order]
     is_new = np.ones(len(rows), np.bool_)

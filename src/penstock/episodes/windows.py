@@ -60,7 +60,7 @@ def parse_windows(
 
 
 def window_of(frames: Int64Array, offsets: Int64Array, length: int) -> Window:
-    """Give for each frame of an episode of `length` frames those at the offsets, held at the ends of the episode."""
+    """Return for each frame of an episode of `length` frames those at the offsets, held at the ends of the episode."""
     wanted = frames[:, None] + offsets[None, :]
     clamped = np.clip(wanted, 0, length - 1)
     return Window(clamped, wanted != clamped)

@@ -323,7 +323,7 @@ class _Watched:
 
 
 def first_mark(index_ns: int, now_ns: int) -> int:
-    """Give up to which time a shard is surely older than the index, which was written at `index_ns`.
+    """Return up to which time a shard is surely older than the index, which was written at `index_ns`.
 
     A shard of the same time is one of its own, unless whole seconds may hide that it was written again just now.
     """

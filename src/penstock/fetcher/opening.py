@@ -377,7 +377,7 @@ class KeptScan:
         return record
 
     def close(self) -> None:
-        """Give back what room is left."""
+        """Release what room is left."""
         self._bytes.close()
         self._tools.rooms.claim(self._reservation, None)
 

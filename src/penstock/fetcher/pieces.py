@@ -173,7 +173,7 @@ class PiecePool:
             raise
 
     def end_hanging(self, pieces: Sequence[RangeRead]) -> None:
-        """Give up on those that show no sign of life, which are not waited for here."""
+        """Drop those that show no sign of life, which are not waited for here."""
         for piece in pieces:
             if piece.hangs():
                 with self._changed:

@@ -45,15 +45,15 @@ class ShardReader(Protocol):
     """One open shard. Not for use by two threads at once; values never point into its memory."""
 
     def __len__(self) -> int:
-        """Give the number of samples."""
+        """Return the number of samples."""
         ...
 
     def read(self, rows: Rows) -> list[Sample]:
-        """Give the samples at these rows, in this order."""
+        """Return the samples at these rows, in this order."""
         ...
 
     def read_columns(self, rows: Rows) -> Columns:
-        """Give the same by column: an array where all values allow it, else a list."""
+        """Return the same by column: an array where all values allow it, else a list."""
         ...
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class ShardBuilder(Protocol):
         ...
 
     def encode(self, sample: Sample) -> bytes:
-        """Give the stored form of a sample, or raise an error that names the column; the shard stays as it was."""
+        """Return the stored form of a sample, or raise an error that names the column; the shard stays as it was."""
         ...
 
     def append(self, encoded: bytes) -> None:
@@ -98,11 +98,11 @@ class ShardBuilder(Protocol):
         ...
 
     def build(self) -> list[list[Buffer]]:
-        """Give the bytes of each part of the shard, in pieces that belong together, valid until `release`."""
+        """Return the bytes of each part of the shard, in pieces that belong together, valid until `release`."""
         ...
 
     def release(self) -> None:
-        """Give the memory back; the shard is written."""
+        """Release the memory; the shard is written."""
         ...
 
 
@@ -110,15 +110,15 @@ class RowRanges(Protocol):
     """Reads a few rows of a shard that is far away: their bytes alone, in two steps. Spans are of the first part."""
 
     def spans_to_locate(self, info: ShardInfo, rows: Int64Array) -> list[Span]:
-        """Say what to read first, to learn where these rows are."""
+        """Return what to read first, to learn where these rows are."""
         ...
 
     def spans_of_rows(self, info: ShardInfo, rows: Int64Array, found: Sequence[bytes]) -> list[Span]:
-        """Say from what was read where the rows are; bytes that cannot be are a `CorruptShardError`."""
+        """Return from what was read where the rows are; bytes that cannot be are a `CorruptShardError`."""
         ...
 
     def open(self, info: ShardInfo, pieces: Sequence[bytes], options: ReadOptions) -> ShardReader:
-        """Give a reader of these rows alone, numbered from 0, of the bytes of their spans."""
+        """Return a reader of these rows alone, numbered from 0, of the bytes of their spans."""
         ...
 
 

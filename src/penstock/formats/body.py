@@ -42,7 +42,7 @@ class ChunkPool:
         self._free: deque[mmap.mmap] = deque()
 
     def take(self) -> mmap.mmap:
-        """Give a chunk with any content."""
+        """Return a chunk with any content."""
         try:
             return self._free.pop()
         except IndexError:
@@ -94,12 +94,12 @@ class Body:
         self._spill(total)
 
     def ends(self) -> Int64Array:
-        """Give where each record ends, counted from the first."""
+        """Return where each record ends, counted from the first."""
         self._spill(self.num_bytes)
         return np.cumsum(self._sizes, dtype=np.int64)
 
     def pieces(self, front: bytes) -> list[Buffer]:
-        """Give what stands in front and the records as one run of bytes, in pieces; valid until `release`."""
+        """Return what stands in front and the records as one run of bytes, in pieces; valid until `release`."""
         self._spill(self.num_bytes)
         if not self._chunks:
             return [front]
@@ -112,7 +112,7 @@ class Body:
         return [chunks[0][begin:], *chunks[1:]]
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._pool.give_back(self._chunks)
         self._chunks = []
 
@@ -162,5 +162,5 @@ class BodyBuilder:
         return self._body.num_bytes
 
     def release(self) -> None:
-        """Give the memory back; the shard is written."""
+        """Release the memory; the shard is written."""
         self._body.release()

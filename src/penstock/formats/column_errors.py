@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def encode_error(sample: Any, column: str, error: Exception) -> PenstockError:
-    """Say which column of a sample could not be encoded, in the kind of error that fits."""
+    """Return which column of a sample could not be encoded, in the kind of error that fits."""
     if not isinstance(sample, Mapping):
         return ColumnTypeError(f"a sample must be a dict, got {type(sample).__name__}")
     if column not in sample:

@@ -46,11 +46,11 @@ class Content(Protocol):
     """Something that is read from a byte on, and may consist of frames."""
 
     def read(self, byte: int = 0, frame: FrameStart = BEGINNING) -> Iterator[bytes]:
-        """Give the content from a byte on, where a frame at that byte or before it is known."""
+        """Return the content from a byte on, where a frame at that byte or before it is known."""
         ...
 
     def frames_from(self, byte: int) -> Sequence[FrameStart]:
-        """Give the last frame that begins at a byte or before it, and those after it that were come to."""
+        """Return the last frame that begins at a byte or before it, and those after it that were come to."""
         ...
 
 
@@ -63,7 +63,7 @@ class FileContent:
         self._frames: list[FrameStart] = [BEGINNING]  # sorted; those that are far behind are forgotten
 
     def read(self, byte: int = 0, frame: FrameStart = BEGINNING) -> Iterator[bytes]:
-        """Give the content from a byte on; of a compressed file, what lies between a frame and it is left out."""
+        """Return the content from a byte on; of a compressed file, what lies between a frame and it is left out."""
         self._frames = [frame]
         if self.compression is None:
             if byte > self.num_stored:
@@ -96,7 +96,7 @@ class FileContent:
         return head
 
     def frames_from(self, byte: int) -> Sequence[FrameStart]:
-        """Give the last frame that begins at a byte or before it, and those after it; earlier ones are forgotten."""
+        """Return the last frame that begins at a byte or before it, and those after it; earlier ones are forgotten."""
         del self._frames[: max(0, bisect_right(self._frames, byte, key=_content_of) - 1)]
         return tuple(self._frames)
 
@@ -106,7 +106,7 @@ class FileContent:
             self._frames.append(start)
 
     def _begin_at(self, frame: FrameStart, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Give chunks; if not even the first can be unpacked, no frame begins there."""
+        """Yield chunks; if not even the first can be unpacked, no frame begins there."""
         try:
             first = next(chunks, b"")
         except CorruptShardError as error:
@@ -167,12 +167,12 @@ def _first(chunks: Iterator[bytes], count: int) -> Iterator[bytes]:
 
 
 def frame_before(frames: Sequence[FrameStart], byte: int) -> FrameStart:
-    """Give the last of some frames that begins at a byte or before it."""
+    """Return the last of some frames that begins at a byte or before it."""
     return frames[max(0, bisect_right(frames, byte, key=_content_of) - 1)]
 
 
 def dump_frame(frame: FrameStart) -> dict[str, list[int]]:
-    """Give a frame as part of a state; nothing, if it is the beginning of the file."""
+    """Return a frame as part of a state; nothing, if it is the beginning of the file."""
     return {} if frame == BEGINNING else {"frame": list(frame)}
 
 

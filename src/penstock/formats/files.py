@@ -44,11 +44,11 @@ class StoredObject(Protocol):
         ...
 
     def read(self, begin: int, end: int) -> bytes:
-        """Give the bytes `[begin, end)`; asking beyond its end, or of a compressed one, is an error."""
+        """Return the bytes `[begin, end)`; asking beyond its end, or of a compressed one, is an error."""
         ...
 
     def chunks(self) -> Iterator[bytes]:
-        """Give all of it, in order, some MB at a time."""
+        """Return all of it, in order, some MB at a time."""
         ...
 
 
@@ -59,7 +59,7 @@ class SpanBytes(Protocol):
     num_bytes: int  # of the whole object
 
     def read(self, begin: int, end: int) -> memoryview:
-        """Give the bytes `[begin, end)`, which lie within one of the spans; others are a `CorruptShardError`."""
+        """Return the bytes `[begin, end)`, which lie within one of the spans; others are a `CorruptShardError`."""
         ...
 
 
@@ -106,7 +106,7 @@ class FileFormat(ShardFormat, Protocol):
         ...
 
     def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:  # noqa: ARG002
-        """Say which bytes of the object must be fetched to read these columns, sorted; by default all of the shard."""
+        """Return the bytes of the object to fetch for these columns, sorted; by default all of the shard."""
         from penstock.types import Span
 
         span = info.parts[0].span

@@ -86,7 +86,7 @@ def _memory() -> memoryview:
 
 
 def place_of(data: ShardBytes) -> int:
-    """Say where bytes lie, as `view_memory` numbers places; true for as long as they are held."""
+    """Return where bytes lie, as `view_memory` numbers places; true for as long as they are held."""
     address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
     return address - _ORIGIN
 
@@ -117,7 +117,7 @@ class ValueGatherer:
 
 
 def is_gathered(shortest: int, longest: int) -> bool:
-    """Tell whether values of such lengths are better copied by NumPy than one by one."""
+    """Return whether values of such lengths are better copied by NumPy than one by one."""
     return 0 < longest <= (_MOST_BYTES_IF_EQUAL if shortest == longest else _MOST_BYTES)
 
 
@@ -184,7 +184,7 @@ def copy_pieces(
 
 
 def as_list(pieces: StoredValues) -> list[bytes]:
-    """Give each value's bytes as an object of its own."""
+    """Return each value's bytes as an object of its own."""
     return pieces if isinstance(pieces, list) else pieces.tolist()
 
 
@@ -209,11 +209,11 @@ class GatheredColumn(Protocol):
         ...
 
     def take(self, begin: int, end: int | None) -> Values:
-        """Give the values of all rows from one to another, once all are there."""
+        """Return the values of all rows from one to another, once all are there."""
         ...
 
     def so_far(self, places: Int64Array) -> Values:
-        """Give the values that were added, which is at these places."""
+        """Return the values that were added, which is at these places."""
         ...
 
 

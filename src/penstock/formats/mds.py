@@ -42,13 +42,13 @@ class MDSRowRanges(RowRanges):
     """Finds rows by the table of offsets: all of it, if that is little for so many rows, or their entries."""
 
     def spans_to_locate(self, info: ShardInfo, rows: Int64Array) -> list[Span]:
-        """Say what to read of the table."""
+        """Return what to read of the table."""
         if _takes_whole_table(info, rows):
             return [Span(4, table_bytes(info.num_samples))]
         return [Span(4 + 4 * row, 12 + 4 * row) for row in rows.tolist()]
 
     def spans_of_rows(self, info: ShardInfo, rows: Int64Array, found: Sequence[bytes]) -> list[Span]:
-        """Say from what was read where each row begins and ends."""
+        """Return from what was read where each row begins and ends."""
         words = np.frombuffer(b"".join(found), dtype="<u4").astype(np.int64)
         if _takes_whole_table(info, rows):
             bounds = np.stack([words[rows], words[rows + 1]], axis=1)
@@ -85,7 +85,7 @@ class MDSRowRanges(RowRanges):
 
 
 def _likely_span(info: ShardInfo, rows: Int64Array) -> list[Span] | None:
-    """Say within which bytes neighbouring rows lie, if their sizes vary at random; None: that would be far too many."""
+    """Return the spans of neighbouring rows, if their sizes vary at random; None: that would be far too many."""
     first, last = int(rows.min()), int(rows.max())
     if len(rows) < 2 or last - first >= len(rows):
         return None
@@ -171,12 +171,12 @@ class MDSBuilder(BodyBuilder):
         self.encode = compile_encoder(layout.columns, takes_empty=takes_empty)
 
     def build(self) -> list[list[Buffer]]:
-        """Give the offsets, the settings and the samples as the pieces of one file."""
+        """Return the offsets, the settings and the samples as the pieces of one file."""
         begin = table_bytes(self.num_samples) + len(self._header)
         return [self._body.pieces(write_offsets(self._body.ends(), begin) + self._header)]
 
 
 def _most_samples(layout: ShardLayout, num_bytes: int) -> int:
-    """Say how many samples fit in so many bytes: each has an offset, fixed values, and the sizes of the others."""
+    """Return how many samples fit in so many bytes: each has an offset, fixed values, and the sizes of the others."""
     fewest_bytes = 4 + sum(4 if column.num_bytes is None else column.num_bytes for column in layout.columns)
     return num_bytes // fewest_bytes

@@ -123,11 +123,11 @@ class StoredRows:
         return len(self._rows)
 
     def origins(self) -> RowOrigins:
-        """Say from which shards the rows come."""
+        """Return from which shards the rows come."""
         return RowOrigins([shard.name for shard in self._shards], self._counts, self._rows, self._order)
 
     def begins(self, name: str) -> Int64Array:
-        """Say at which place of memory each value of a column begins."""
+        """Find at which place of memory each value of a column begins."""
         return self._begins[name]
 
     def fixed(self, name: str, num_bytes: int) -> npt.NDArray[Any]:
@@ -246,7 +246,7 @@ class MDSReader:
         return self.layout
 
     def memory(self) -> ShardMemory:
-        """Give the bytes of the shard, to find rows of several shards at once (`StoredRows`)."""
+        """Return the bytes of the shard, to find rows of several shards at once (`StoredRows`)."""
         check_whole(self._data, self.name)
         if self._memory is None:
             data = self._data
@@ -267,7 +267,7 @@ class MDSReader:
         release(self._data)
 
     def _gather(self, rows: Int64Array) -> list[tuple[str, Encoding, Any]]:
-        """Give the stored values of each column that is wanted: an array if they are of fixed size, else pieces."""
+        """Return the stored values of each column that is wanted: an array if they are of fixed size, else pieces."""
         if not self._num_samples:
             return [(name, encoding, _no_values(encoding)) for name, encoding in self.layout.encodings]
         found, fixed = self.find(rows), self.layout.fixed  # to ask an encoding for its class would take longer
@@ -277,7 +277,7 @@ class MDSReader:
         ]
 
     def _is_worth_all(self, rows: Int64Array) -> bool:
-        """Tell whether to find all values now: if rows are read in order, or many were read already."""
+        """Return whether to find all values now: if rows are read in order, or many were read already."""
         if not len(rows):
             return False
         is_in_order = int(rows[0]) == self._next_row and int(rows[-1]) == self._next_row + len(rows) - 1
@@ -306,7 +306,7 @@ _last_layout: RowFields | None = None
 
 
 def _layout_of(layout: ShardLayout, options: ReadOptions) -> RowFields:
-    """Say how samples are laid out; shards that are laid out alike get one object, which is quick to compare."""
+    """Return how samples are laid out; shards that are laid out alike get one object, which is quick to compare."""
     global _last_layout
     fields = tuple(
         RowField(column.name, get_encoding(column.encoding, options.image_decoder), column.num_bytes)
@@ -439,7 +439,7 @@ def _after_last_variable(layout: RowFields) -> tuple[int, int]:
 def _read_sizes(
     data: ShardBytes, starts: npt.NDArray[np.uint32], stops: npt.NDArray[np.uint32], num_sizes: int, name: str
 ) -> npt.NDArray[np.uint32]:
-    """Give the size words of each sample, a row a sample and a column a variable column."""
+    """Return the size words of each sample, a row a sample and a column a variable column."""
     num_bytes = 4 * num_sizes
     if not num_sizes:
         return np.zeros((len(starts), num_sizes), np.uint32)

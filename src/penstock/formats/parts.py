@@ -74,7 +74,7 @@ def load_part(
     unpack_dir: Path | None,
     room: int | None = None,
 ) -> ShardBytes:
-    """Give the raw bytes of one file of a shard, checked against the index."""
+    """Return the raw bytes of one file of a shard, checked against the index."""
     if part.span is not None:
         return _load_span(folder, part, part.span, compression, validate_hash, room)
     raw = resolve_inside(folder, part.raw.basename)
@@ -162,25 +162,25 @@ _LONGEST_NOTE = 4096
 
 
 def note_path(copy: Path) -> Path:
-    """Give the hidden file that says what a copy was made from."""
+    """Return the hidden file that says what a copy was made from."""
     return copy.with_name(f".{copy.name}.made-from")
 
 
 def _describe_file(path: Path) -> list[int]:
-    """Say which file lies here, so that another one, also of the same name and size, is told apart."""
+    """Return which file lies here, so that another one, also of the same name and size, is told apart."""
     with os_errors(path):
         status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def _is_current(copy: Path, packed: Path) -> bool:
-    """Tell whether a copy is what somebody made of the packed file that lies there now."""
+    """Return whether a copy is what somebody made of the packed file that lies there now."""
     note = _read_note(copy)
     return note is not None and note == {"packed": _describe_file(packed), "copy": _describe_file(copy)}
 
 
 def _is_outdated(raw: Path, packed: Path) -> bool:
-    """Tell whether a raw file beside its packed one is a copy that was made of an earlier one.
+    """Return whether a raw file beside its packed one is a copy that was made of an earlier one.
 
     Files without a note were put there by others, who know what they do.
     """

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def table_bytes(num_samples: int) -> int:
-    """Give the size of the table that begins an MDS shard and a meta file: a count, one offset more than samples."""
+    """Return the size of the table that begins an MDS shard and a meta file: a count, one offset more than samples."""
     return 4 + 4 * (num_samples + 1)
 
 
 def max_samples(num_bytes: int) -> int:
-    """Say how many samples a file that holds the table can hold: the number of them is no more to be trusted."""
+    """Return how many samples a file that holds the table can hold: the number of them is no more to be trusted."""
     return max(0, num_bytes // 4 - 2)
 
 
@@ -38,7 +38,7 @@ def read_offsets(
 def view_offsets(
     data: ShardBytes, num_samples: int, *, begin: int | None, end: int, shard: str
 ) -> npt.NDArray[np.uint32]:
-    """Give the table as it lies in the shard; only its length, its first and its last offset are checked."""
+    """Return the table as it lies in the shard; only its length, its first and its last offset are checked."""
     size = table_bytes(num_samples)
     if len(data) < size:
         raise CorruptShardError(f"{shard} is too short to hold the offsets of {num_samples} samples", shard=shard)

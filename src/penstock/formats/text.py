@@ -127,7 +127,7 @@ class TextReader:
         return self._num_samples
 
     def read(self, rows: Rows) -> list[Sample]:
-        """Give the samples at these rows, in this order."""
+        """Return the samples at these rows, in this order."""
         numbers = check_rows(rows, self._num_samples, self._name)
         for part in (self._data, self._meta):
             check_whole(part, self._name)
@@ -139,7 +139,7 @@ class TextReader:
         return [{name: sample[name] for name in self._wanted if name in sample} for sample in samples]
 
     def read_columns(self, rows: Rows) -> Columns:
-        """Give the same by column: numbers as an array where 64 bits hold them, else a list."""
+        """Return the same by column: numbers as an array where 64 bits hold them, else a list."""
         samples = self.read(rows)
         wanted = self._wanted
         columns = [column for column in self._layout.columns if wanted is None or column.name in wanted]
@@ -188,7 +188,7 @@ class TextBuilder(BodyBuilder):
         super().__init__(pool, num_bytes=0, uncounted=len(first_line), front_bytes=len(first_line))
 
     def line(self, values: dict[str, Any]) -> str:
-        """Give a sample as text, without newline."""
+        """Return a sample as text, without newline."""
         raise NotImplementedError
 
     def encode(self, sample: Sample) -> bytes:
@@ -221,7 +221,7 @@ class TextBuilder(BodyBuilder):
         raise ColumnTypeError(f"expects {kind.__name__}, got {type(value).__name__}: pass {kind.__name__}(value)")
 
     def build(self) -> list[list[Buffer]]:
-        """Give the data file and the meta file."""
+        """Return the data file and the meta file."""
         offsets = write_offsets(self._body.ends(), len(self._first_line))
         return [self._body.pieces(self._first_line), [offsets, self._header]]
 
@@ -235,7 +235,7 @@ class JSONFormat(TextFormat):
     column_fields = ("columns",)
 
     def dump_columns(self, columns: Sequence[Column]) -> dict[str, Any]:
-        """Give one object of names and encodings."""
+        """Return one object of names and encodings."""
         return {"columns": {column.name: column.encoding for column in columns}}
 
     def parse_columns(self, fields: Mapping[str, Any]) -> tuple[Column, ...]:
@@ -263,7 +263,7 @@ class JSONBuilder(TextBuilder):
     _encode = json.JSONEncoder().encode
 
     def line(self, values: dict[str, Any]) -> str:
-        """Give the JSON text; its keys are sorted because the columns are."""
+        """Return the JSON text; its keys are sorted because the columns are."""
         return self._encode(values)
 
 

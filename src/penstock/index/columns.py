@@ -181,11 +181,11 @@ class ShardColumns(Sequence[ShardInfo]):
         return ShardInfo(self.layout_of(number), num_samples, tuple(parts), self.details_of(number))
 
     def layout_of(self, number: int) -> ShardLayout:
-        """Give the layout of one shard."""
+        """Return the layout of one shard."""
         return self.layouts[int(self._arrays["layout"][number])]
 
     def details_of(self, number: int) -> bytes:
-        """Give the details of one shard."""
+        """Return the details of one shard."""
         return self._bytes("details", number) if len(self._arrays["details_end"]) else b""
 
     def _file(self, file: int) -> FileInfo:
@@ -222,7 +222,7 @@ class ShardColumns(Sequence[ShardInfo]):
     # --- As bytes -------------------------------------------------------------------------------------------
 
     def dump(self) -> npt.NDArray[np.uint8]:
-        """Give everything as the bytes of one file."""
+        """Return everything as the bytes of one file."""
         out = BytesIO()
         writer = ArraysWriter(out)
         for name, array in self._arrays.items():
@@ -294,16 +294,16 @@ class ColumnsBuilder:
         self._digests += chain.from_iterable(each.values() for each in digests)
 
     def add_estimates(self, is_estimate: Sequence[bool]) -> None:
-        """Say of the files added last whether their sizes are estimates; of all files that are added, or of none."""
+        """Note of the files added last whether their sizes are estimates; of all files that are added, or of none."""
         self._is_estimate += is_estimate
 
     def add_span(self, file: int, span: ObjectSpan) -> None:
-        """Say where the stored file lies that is so far ahead of those added last."""
+        """Set where the stored file lies that is so far ahead of those added last."""
         number = self._objects.setdefault((span.basename, span.object_bytes, span.version), len(self._objects))
         self._spans.append((len(self._names) + file, number, span.offset))
 
     def build(self) -> ShardColumns:
-        """Give the columns."""
+        """Return the columns."""
         lengths_of = np.array([len(kind) for kind in self._kinds] or [0], np.int64)
         digests_of = np.array(self._digests_of, np.uint32)
         spans = np.array(self._spans, np.int64).reshape(-1, 3)

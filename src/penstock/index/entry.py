@@ -29,7 +29,7 @@ class EntryFormat(Protocol):
     raw_version: str = ""
 
     def dump_columns(self, columns: Sequence[Column]) -> dict[str, Any]:
-        """Give the fields of an entry that describe the columns: those that `column_fields` names."""
+        """Return the fields of an entry that describe the columns: those that `column_fields` names."""
         fields = {
             "column_names": [column.name for column in columns],
             "column_encodings": [column.encoding for column in columns],
@@ -53,7 +53,7 @@ class EntryFormat(Protocol):
         return
 
     def max_samples(self, raw_sizes: Sequence[int]) -> int:  # noqa: ARG002
-        """Say how many samples files of these sizes can hold at most: an index that declares more is refused."""
+        """Return how many samples files of these sizes can hold at most: an index that declares more is refused."""
         return MAX_SHARD_BYTES
 
 

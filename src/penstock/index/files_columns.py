@@ -24,7 +24,7 @@ _SHARDS_AT_ONCE = 1 << 12
 
 
 def columns_of_files(loader: FilesLoader, layouts: Sequence[ShardLayout], entries: list[Any]) -> ShardColumns | None:
-    """Give the shards of files as `shards_of` would; None: they are not stored alike, or compressed as a whole.
+    """Return the shards of files as `shards_of` would; None: they are not stored alike, or compressed as a whole.
 
     Entries are taken out of their list, so that the memory of what was read can be used again.
     """
@@ -58,7 +58,7 @@ class _Texts:
         self._lengths.append(np.fromiter(map(len, values), np.int64, len(values)))
 
     def arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
-        """Give them and their ends."""
+        """Return them and their ends."""
         ends = np.cumsum(np.concatenate(self._lengths))
         return {name: np.frombuffer(self._bytes, np.uint8), f"{name}_end": ends}
 
@@ -96,7 +96,7 @@ class _FilesColumns:
         self._names.add(self._name_shards(files, names, numbers))
 
     def _read(self, files: Sequence[tuple[FileHead, list[Any]]]) -> tuple[Int64Array, bytes, list[bytes]]:
-        """Give the numbers of some shards, whether their sizes are exact, and details."""
+        """Return the numbers of some shards, whether their sizes are exact, and details."""
         rows = list(chain.from_iterable(shards for _, shards in files))
         try:
             values = list(chain.from_iterable([row[:4] for row in rows]))
@@ -114,7 +114,7 @@ class _FilesColumns:
         return numbers, is_exact, details
 
     def _fit(self, files: Sequence[tuple[FileHead, list[Any]]], numbers: Int64Array) -> bool:
-        """Say whether shards lie within their files."""
+        """Return whether shards lie within their files."""
         num_bytes = np.array([head.num_bytes for head, _ in files], np.int64)
         ends = np.repeat(num_bytes, [len(shards) for _, shards in files]) if files else num_bytes
         samples, begins, stops, raw_bytes = numbers.T
@@ -141,7 +141,7 @@ class _FilesColumns:
         return [form for name in stored for form in (name + suffix, name)] if suffix else stored
 
     def build(self) -> ShardColumns:
-        """Give the columns."""
+        """Return the columns."""
         numbers = np.concatenate(self._numbers)
         count, forms = len(numbers), 1 + bool(self._suffix)
         counts = np.array(self._counts, np.int64)

@@ -65,7 +65,7 @@ class FilesCatalog:
     """Reads indexes of files."""
 
     def parse(self, document: dict[str, Any], where: str) -> Index:
-        """Give the shards of all files, in the order of the files."""
+        """Return the shards of all files, in the order of the files."""
         # With NumPy, which the fetcher starts without.
         from penstock.index.columns import ShardColumns
         from penstock.index.files_columns import columns_of_files
@@ -79,7 +79,7 @@ class FilesCatalog:
 
 
 def load_files(document: dict[str, Any], where: str) -> list[IndexedFile]:
-    """Give the files of an index, checking all that later code relies on."""
+    """Return the files of an index, checking all that later code relies on."""
     loader, layouts, entries = _open_document(document, where)
     return [loader.file(entry, layouts) for entry in entries]
 
@@ -90,7 +90,7 @@ def check_readable(file: IndexedFile) -> None:
 
 
 def _open_document(document: dict[str, Any], where: str) -> tuple[FilesLoader, list[ShardLayout], list[Any]]:
-    """Give who checks an index, its layouts, and what it says of each file, of which no two have the same name."""
+    """Return who checks an index, its layouts, and what it says of each file, of which no two have the same name."""
     if document.get("catalog") != CATALOG or document.get("version") != VERSION:
         raise BadIndexError(
             f"Index file at {where} is not an index of files in version {VERSION}: make it again with penstock index"
@@ -104,13 +104,13 @@ def _open_document(document: dict[str, Any], where: str) -> tuple[FilesLoader, l
 
 
 def settings_of(document: dict[str, Any]) -> Mapping[str, Any]:
-    """Give what users had said of the format when an index was made."""
+    """Return what users had said of the format when an index was made."""
     settings = document.get("settings")
     return settings if isinstance(settings, dict) else {}
 
 
 def shards_of(file: IndexedFile) -> list[ShardInfo]:
-    """Say how the shards of a file are fetched, and under which names they are kept.
+    """Return how the shards of a file are fetched, and under which names they are kept.
 
     A shard that is read as it is stored has one form. One that is unpacked, by a codec or by its format, has two.
     """

@@ -65,11 +65,11 @@ class FilesLoader:
         self._where = where
 
     def refuse(self, problem: str) -> NoReturn:
-        """Say what is wrong."""
+        """Return what is wrong."""
         raise IndexFieldError(f"Index file at {self._where} {problem}: make it again with penstock index")
 
     def list_in(self, value: Any, field: str) -> list[Any]:
-        """Give a field that must be a list."""
+        """Return a field that must be a list."""
         found = value.get(field) if isinstance(value, dict) else None
         if not isinstance(found, list):
             self.refuse(f"has {field!r} that is not a list")

@@ -46,7 +46,7 @@ def dump_index(index: Index, *, is_merged: bool = False) -> bytes:
 
 
 def _dump_shard(shard: ShardInfo, layout: dict[str, Any], fields: list[tuple[str, str]]) -> dict[str, Any]:
-    """Give the entry of one shard, its keys sorted."""
+    """Return the entry of one shard, its keys sorted."""
     entry = layout | {"samples": shard.num_samples}
     for part, (raw, packed) in zip(shard.parts, fields, strict=True):
         entry[raw] = _dump_file(part.raw)
@@ -57,7 +57,7 @@ def _dump_shard(shard: ShardInfo, layout: dict[str, Any], fields: list[tuple[str
 
 
 def dump_layout(layout: ShardLayout) -> dict[str, Any]:
-    """Give the settings that an index entry and the header of a shard share, their keys sorted."""
+    """Return the settings that an index entry and the header of a shard share, their keys sorted."""
     form = formats.get(layout.format)()
     config: dict[str, Any] = {
         "compression": layout.compression,
@@ -72,7 +72,7 @@ def dump_layout(layout: ShardLayout) -> dict[str, Any]:
 
 
 def dump_header(layout: ShardLayout) -> bytes:
-    """Give the settings as the JSON text that stands in the header of a shard."""
+    """Return the settings as the JSON text that stands in the header of a shard."""
     return json.dumps(dump_layout(layout), sort_keys=True).encode()
 
 

@@ -19,12 +19,12 @@ _SHARD_NAME = Bounded(f"{_SHARD_PART}(?:/{_SHARD_PART})*", NAME_CHARACTERS, IGNO
 
 
 def is_plain_name(basename: str) -> bool:
-    """Tell whether a file name stays below the folder it is relative to, by its spelling alone."""
+    """Return whether a file name stays below the folder it is relative to, by its spelling alone."""
     return bool(_PLAIN.fullmatch(basename)) and _FORBIDDEN_PARTS.isdisjoint(basename.split("/"))
 
 
 def is_shard_name(basename: str) -> bool:
-    """Tell whether an index may call a file of a shard so: below its folder, and nothing that others rely on.
+    """Return whether an index may call a file of a shard so: below its folder, and nothing that others rely on.
 
     Readers write shards to a folder that may hold more than their cache. Whatever begins with a dot there belongs to
     somebody (`.penstock`, `.git`, `.bashrc`), `index.json` is the index, and control characters would reach terminals.
@@ -33,7 +33,7 @@ def is_shard_name(basename: str) -> bool:
 
 
 def resolve_inside(folder: Path, basename: str) -> Path:
-    """Give the path of a file of the dataset, refusing symbolic links that lead out of its folder."""
+    """Return the path of a file of the dataset, refusing symbolic links that lead out of its folder."""
     path = folder / PurePosixPath(basename)
     if is_plain_name(basename) and not _leads_elsewhere(folder, basename):
         return path  # what most names are, and quick to tell
@@ -47,7 +47,7 @@ def resolve_inside(folder: Path, basename: str) -> Path:
 
 
 def _leads_elsewhere(folder: Path, basename: str) -> bool:
-    """Tell whether any part of a name below a folder is a symbolic link, wherever it leads."""
+    """Return whether any part of a name below a folder is a symbolic link, wherever it leads."""
     path = os.fspath(folder)
     for part in basename.split("/"):
         path = f"{path}/{part}"

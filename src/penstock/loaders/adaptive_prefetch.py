@@ -40,7 +40,7 @@ def prefetch_adaptively(
     on_abandon: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[T]:
-    """Give the items of a source, read by whoever takes them, or by a thread (`in_thread`) where that is faster."""
+    """Yield the items of a source, read by whoever takes them, or by a thread (`in_thread`) where that is faster."""
     items = source()
 
     def by_thread(most: int) -> Iterator[T]:

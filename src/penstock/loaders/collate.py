@@ -30,7 +30,7 @@ def collate_batch(examples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def takes_rows(collate: Callable[[list[Sample]], Any]) -> Callable[[Block], Any]:
-    """Give a function that collates rows in any form; one of a user gets samples."""
+    """Return a function that collates rows in any form; one of a user gets samples."""
     if collate is collate_batch:
         return collate_rows
     if type(collate) is PadCollator:

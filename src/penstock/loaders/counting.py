@@ -23,7 +23,7 @@ class DeliveredBatches:
         self._is_over = False
 
     def count(self, begun: Pass, batches: Iterator[T]) -> Iterator[T]:
-        """Give the batches of a pass that begins now, each counted as it is taken."""
+        """Return the batches of a pass that begins now, each counted as it is taken."""
         self._begun, self._num_steps, self._is_over = begun, 0, False
         return self._count(begun, batches)
 

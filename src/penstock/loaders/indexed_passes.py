@@ -27,7 +27,7 @@ class IndexedPasses:
         self._delivered = DeliveredBatches(dataset, drops_last=drop_last)
 
     def batches(self, make: Callable[[Block], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
-        """Give the batches of the next pass."""
+        """Yield the batches of the next pass."""
         with self._dataset.readers.announced(0) as begun:
             samples = iter(self._dataset)
         made = make_batches(lambda _: self._rows(samples), make, num_threads=num_threads, num_ahead=num_ahead)
@@ -66,7 +66,7 @@ def as_dataset(
     """Make a dataset of a source, shuffled globally; a dataset stays as it is, unless it has yet to be shuffled."""
     if isinstance(source, StreamingDataset) and (source.shuffle or not shuffle):
         if rank is not None and world_size is not None:
-            source.run.sit(rank, world_size)
+            source.run.set_seat(rank, world_size)
         return source
     samples = as_source(source)
     # What is in memory may have no fingerprint: its order then fits any data of the same lengths. So does, as in the

@@ -20,7 +20,7 @@ class JaxPlacement:
         self.rank = (int(jax.process_index()), int(jax.process_count()))
 
     def put(self, batch: Any) -> Any:
-        """Give the batch with arrays of JAX; what is no array of numbers stays what it is."""
+        """Return the batch with arrays of JAX; what is no array of numbers stays what it is."""
         if not isinstance(batch, dict):
             return self._put(batch, None)
         return {name: self._put(value, self._of(name)) for name, value in batch.items()}

@@ -27,7 +27,7 @@ class LoopClock:
         self._starting_s = self._waiting_s = self._training_s = 0.0
 
     def time(self, batches: Iterator[T]) -> Generator[T]:
-        """Give the batches of a pass; an interrupt that comes while one is waited for says so."""
+        """Yield the batches of a pass; an interrupt that comes while one is waited for says so."""
         gave: float | None = None
         while True:
             asked = time.perf_counter()

@@ -16,11 +16,11 @@ class Placement(Protocol):
     rank: tuple[int, int] | None  # of this process, and how many there are, if the library knows
 
     def put(self, batch: Any) -> Any:
-        """Give a batch whose arrays are in their place."""
+        """Return a batch whose arrays are in their place."""
 
 
 def find_placement(output: str, sharding: Any, *, pin_memory: bool) -> Placement | None:
-    """Give what places batches, or None if they stay NumPy arrays. Only here are torch and JAX loaded."""
+    """Return what places batches, or None if they stay NumPy arrays. Only here are torch and JAX loaded."""
     if sharding is not None and output != "jax":
         raise ConfigError(f"sharding_map= only works with output='jax', not with output={output!r}")
     if pin_memory and output != "torch":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.data.in_place.identity import warn_of_other_code
 from penstock.errors import ResumeError
 from penstock.loaders.batch_threads import make_batches
-from penstock.order.keys import fold, permutation
+from penstock.order.keys import hash_key, permutation
 from penstock.order.state_fields import COUNT, check_fields, shown
 from penstock.sources.interleaving import InterleavedIterator, SplitIterator
 from penstock.sources.row_ranges import RangeReading, RowRange, divide
@@ -77,7 +77,7 @@ class StreamedPasses:
         self._current: object = None  # the pass that moves the position: the last that has begun
 
     def batches(self, make: Callable[[Block], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
-        """Give the batches of the next pass. One that was left for another, or for a state, moves nothing any more."""
+        """Yield the batches of the next pass. One that was left for another, or for a state, moves nothing any more."""
         if self._begins_next:
             self._epoch, self._position = self._epoch + 1, None
         self._begins_next = True
@@ -178,7 +178,7 @@ class StreamedPasses:
         names = list(self._source.shard_names)
         lengths = self._source.shard_lengths() if settings.num_ranks > 1 and not takes_turns else None
         if settings.is_shuffled:
-            order = permutation(fold("shards", settings.seed, epoch), len(names)).tolist()
+            order = permutation(hash_key("shards", settings.seed, epoch), len(names)).tolist()
             names = [names[number] for number in order]
             lengths = None if lengths is None else [lengths[number] for number in order]
         ranges = [RowRange(name) for name in names]
@@ -201,7 +201,7 @@ class StreamedPasses:
         if not settings.is_shuffled:
             return samples
         # Ranks that have shards of their own need no common randomness, and had better not repeat each other's.
-        key = fold("buffer", settings.seed, epoch, settings.rank)
+        key = hash_key("buffer", settings.seed, epoch, settings.rank)
         rows = settings.buffer_rows or _NO_LIMIT_ROWS
         return ShuffledIterator(samples, num_rows=rows, num_bytes=settings.buffer_bytes, key=key)
 

@@ -58,7 +58,7 @@ def in_thread(
     weigh: Callable[[T], int] = lambda _: 0,
     on_abandon: Callable[[], None] = lambda: None,
 ) -> Iterator[T]:
-    """Give the items of a source, while a thread reads up to `ahead` items further, or fewer of `max_bytes` in all.
+    """Yield the items of a source, while a thread reads up to `ahead` items further, or fewer of `max_bytes` in all.
 
     An error of the source is raised where its item would have been. Whoever stops taking, by closing the iterator or
     losing it, ends the thread. One that waits for a store which is away is not waited for: `on_abandon` hears of it,

@@ -21,7 +21,7 @@ class TorchPlacement:
         self._pins = pins
 
     def put(self, batch: Any) -> Any:
-        """Give the batch with tensors that share the memory of its arrays, or pinned copies of them."""
+        """Return the batch with tensors that share the memory of its arrays, or pinned copies of them."""
         if isinstance(batch, dict):
             return {name: self.put(value) for name, value in batch.items()}
         if not isinstance(batch, np.ndarray) or batch.dtype.kind not in "iufbc":

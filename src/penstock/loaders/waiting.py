@@ -46,7 +46,7 @@ class WaitingWatch:
         self._next_look_s = STRETCH_S if is_on and os.environ.get(VARIABLE) != "0" else float("inf")
 
     def is_due(self, passed_s: float) -> bool:
-        """Tell whether it is time for a look, when a loop has waited and worked for so long."""
+        """Return whether it is time for a look, when a loop has waited and worked for so long."""
         return passed_s >= self._next_look_s
 
     def look(self, loop: LoopStats) -> None:
@@ -62,7 +62,7 @@ class WaitingWatch:
 def explain_waiting(
     before: Stats, after: Stats, *, num_workers: int, num_processors: int, limit: int | None
 ) -> str | None:
-    """Say why a loop waited for data between two counts, and what helps; None if it did not wait much.
+    """Describe why a loop waited for data between two counts, and what helps; None if it did not wait much.
 
     `num_workers` are processes or threads, 0 if the loop reads by itself; `limit` is that of the cache.
     """

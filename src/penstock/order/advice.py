@@ -51,7 +51,7 @@ class CacheRoom:
     shard_bytes: Int64Array
 
     def holds(self, footprint: Footprint) -> bool:
-        """Tell whether all that is open at once fits."""
+        """Return whether all that is open at once fits."""
         return footprint.needed_bytes(self.shard_bytes) <= self.limit_bytes
 
 
@@ -156,7 +156,7 @@ def _how_to_need_less(
 
 
 def largest_block_that_fits(plan: StreamPlan, world: World, room: CacheRoom) -> int | None:
-    """Give the largest `shuffle_block_size`, in two digits, that a new run can have within the limit, if any."""
+    """Return the largest `shuffle_block_size`, in two digits, that a new run can have within the limit, if any."""
     fits, too_large = 0, 1
     while room.holds(_with_block(plan, world, too_large)):
         fits, too_large = too_large, 2 * too_large

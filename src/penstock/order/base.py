@@ -26,7 +26,7 @@ class Order(Protocol):
         """Count the lanes."""
 
     def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
-        """Give the ids at evenly spaced positions of one pass over the samples in an epoch."""
+        """Return the ids at evenly spaced positions of one pass over the samples in an epoch."""
 
 
 @runtime_checkable
@@ -34,7 +34,7 @@ class LooksAhead(Protocol):
     """An order that knows its shards without computing ids. Others are asked for ids, at a cost per sample."""
 
     def shards(self, epoch: int, pass_id: int, positions: range) -> tuple[Int64Array, Int64Array]:
-        """Give the shards that such positions need and about where each is first needed, soonest first."""
+        """Return the shards that such positions need and about where each is first needed, soonest first."""
 
 
 class OrderFactory(Protocol):
@@ -53,6 +53,6 @@ orders: Registry[OrderFactory] = Registry(
         "native": "penstock.order.windows:Conveyor",
         "sequential": "penstock.order.sequential:Sequential",
         "episode_pool": "penstock.order.pool:EpisodePool",
-        STRETCHES: "penstock.order.stretches:Stretches",
+        STRETCHES: "penstock.order.keyframes:KeyframeOrder",
     },
 )

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from penstock.errors import ConfigError
-from penstock.order.keys import fold
+from penstock.order.keys import hash_key
 from penstock.order.lru import LRU
 from penstock.order.mixed import EpochMix
-from penstock.order.rows_taken import take_from_all
+from penstock.order.stream_progress import take_from_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +47,7 @@ class Units:
         return self.size * self.per_batch
 
     def members_at(self, positions: range) -> range:
-        """Say which members of units evenly spaced positions can ask for: all, or every so many of them."""
+        """Return which members of units evenly spaced positions can ask for: all, or every so many of them."""
         shared = math.gcd(positions.step, self.batch_size)
         if shared % self.per_batch:
             return range(self.size)
@@ -91,11 +91,11 @@ class UnitOrder:
         return self.mix(epoch).size // self._units.per_batch * self._units.batch_size
 
     def mix(self, epoch: int) -> EpochMix:
-        """Give the mix of an epoch, counted in units."""
+        """Return the mix of an epoch, counted in units."""
         return self._epochs(epoch, lambda: self._make_epoch(epoch, self._versions_of(epoch)))
 
     def ids(self, epoch: int, positions: range) -> Int64Array:
-        """Give the ids at evenly spaced positions of an epoch."""
+        """Return the ids at evenly spaced positions of an epoch."""
         numbers = np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
         if not len(numbers):
             return numbers
@@ -120,7 +120,7 @@ class UnitOrder:
             versions,
             num_lanes=self._units.num_lanes,
             block_rows=_UNIT_ROWS,
-            key=fold("units", self._seed, self._mix_of(epoch)),
+            key=hash_key("units", self._seed, self._mix_of(epoch)),
             is_shuffled=self._is_shuffled,
         )
 
@@ -170,7 +170,7 @@ class UnitOrder:
 
 
 def _find_rows(phase: Phase, lane: int, rows: Int64Array) -> Iterator[tuple[MixedStream, Int64Array]]:
-    """Say which streams rows of a lane belong to: for each, what it has there, and its places among the rows."""
+    """Return which streams rows of a lane belong to: for each, what it has there, and its places among the rows."""
     done = 0
     while done < len(rows):
         mixed = phase.mixer.rows(lane, int(rows[done]))

@@ -91,7 +91,7 @@ class Layout:
         np.cumsum(lengths[self.shards], out=self.bounds[1:])
 
     def lane(self, lane: int, pace: Pace) -> Lane:
-        """Give the arithmetic of one lane."""
+        """Return the arithmetic of one lane."""
         num_samples, num_lanes = int(self.bounds[-1]), self.num_lanes
         begin = lane_start(num_samples, num_lanes, lane)
         end = begin + lane_length(num_samples, num_lanes, lane)
@@ -161,7 +161,7 @@ class Lane:
         return (num_bundles - 1) * self.pace.rate + self.pace.life - 2 * self.lead
 
     def slices(self, window: int, num_windows: int = 1) -> Slices:
-        """Say what each of some windows in a row takes, from which shards."""
+        """Return what each of some windows in a row takes, from which shards."""
         pace, layout = self.pace, self.layout
         windows = np.arange(window, min(window + num_windows, self.num_windows), dtype=np.int64)[:, None]
         newest = (windows + self.lead) // pace.rate
@@ -185,14 +185,14 @@ class Lane:
         )
 
     def start(self, window: int) -> int:
-        """Give the place in the lane where a window begins."""
+        """Return the place in the lane where a window begins."""
         taken = self.slices(window)
         oldest = max(0, (window + self.lead - self.pace.life) // self.pace.rate + 1)
         done = int(self.layout.bounds[self.first + oldest * self.pace.bundle]) - self.begin
         return max(done, 0) + int(rows_before(taken.num_rows, taken.parts, taken.part, taken.bits).sum())
 
     def find(self, place: int) -> int:
-        """Give the window that holds a place: bisection over the windows in which its shard lives."""
+        """Return the window that holds a place: bisection over the windows in which its shard lives."""
         number = int(np.searchsorted(self.layout.bounds, self.begin + place, side="right")) - 1
         entry = (number - self.first) // self.pace.bundle * self.pace.rate - self.lead
         low, high = max(0, entry), min(entry + self.pace.life, self.num_windows)
@@ -202,7 +202,7 @@ class Lane:
         return low
 
     def opened(self, begin: int, end: int) -> tuple[Int64Array, Int64Array]:
-        """Give the shards that the places from `begin` to `end` need, and about where each is first needed."""
+        """Return the shards that the places from `begin` to `end` need, and about where each is first needed."""
         window, last = self.find(begin), self.find(end)
         open_now = self.slices(window).shards
         entered = np.array([window + self.lead, last + self.lead]) // self.pace.rate

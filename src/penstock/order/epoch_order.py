@@ -31,7 +31,7 @@ class EpochOrder(Protocol):
         """Count the positions of an epoch."""
 
     def ids(self, epoch: int, positions: range) -> Int64Array:
-        """Give the ids at evenly spaced positions of an epoch; −1 for those of a stream that is gone."""
+        """Return the ids at evenly spaced positions of an epoch; −1 for those of a stream that is gone."""
 
     def taken(self, epoch: int, versions: Sequence[Version], position: int) -> dict[str, int]:
         """Count what each stream gives before a position or unit, if an epoch is planned like this."""
@@ -113,7 +113,7 @@ def plan_versions(
 
 
 def units_of(options: OrderOptions, num_lanes: int) -> Units | None:
-    """Say in which units batches are cut, if they hold one stream each."""
+    """Return in which units batches are cut, if they hold one stream each."""
     batch_size = options.global_batch_size or 0
     if options.batching_method == "per_stream":
         return Units(size=batch_size, per_batch=1, num_lanes=1)
@@ -127,7 +127,7 @@ def units_of(options: OrderOptions, num_lanes: int) -> Units | None:
 def lay_streams(
     streams: Sequence[StreamShards], windows: dict[str, int], options: OrderOptions, num_lanes: int
 ) -> list[StreamOrder]:
-    """Give each stream its own order, and its ids after those of the streams before it."""
+    """Return each stream its own order, and its ids after those of the streams before it."""
     make = orders.get(options.order if options.shuffle else "sequential")
     firsts = np.cumsum([0, *(stream.num_samples for stream in streams)])
     return [
@@ -148,7 +148,7 @@ def lay_streams(
 
 
 def _stretches(stream: StreamShards, options: OrderOptions) -> dict[str, Int64Array]:
-    """Give the stretches of a stream to the order that heeds them."""
+    """Return the stretches of a stream to the order that heeds them."""
     heeds = options.order == STRETCHES and options.shuffle
     return {"stretches": stream.stretches} if heeds and stream.stretches is not None else {}
 

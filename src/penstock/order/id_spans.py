@@ -31,11 +31,11 @@ class IdSpans:
         return len(self.starts) - 1
 
     def shard_of(self, sample_id: int) -> int:
-        """Give the shard of one id, which must be in range."""
+        """Return the shard of one id, which must be in range."""
         return int(self.starts.searchsorted(sample_id, side="right")) - 1
 
     def locate(self, ids: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Give the shard and the row within it of each id; ids must be in range."""
+        """Return the shard and the row within it of each id; ids must be in range."""
         # side="right" steps over empty shards: of equal starts, the last one holds the sample.
         shards = np.searchsorted(self.starts, ids, side="right").astype(np.int64) - 1
         return shards, ids - self.starts[shards]

@@ -23,7 +23,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def fold(*words: int | str) -> int:
+def hash_key(*words: int | str) -> int:
     """Hash words to a 64-bit key; words of other types or in another order give another key."""
     # ascii() writes integers and text the same way on every platform and release,
     # but not those of numpy.
@@ -31,8 +31,8 @@ def fold(*words: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(ascii(plain).encode(), digest_size=8).digest(), "little")
 
 
-def fold_each(numbers: range, *words: int | str) -> UInt64Array:
-    """Give the keys of words that are followed by each of some numbers: `fold(*words, number)`, three times as fast."""
+def hash_each_key(numbers: range, *words: int | str) -> UInt64Array:
+    """Return the keys of words followed by each of some numbers: `hash_key(*words, number)`, three times as fast."""
     begun = hashlib.blake2b(ascii(words)[:-1].encode(), digest_size=8)
     digests = bytearray()
     for number in numbers:
@@ -43,7 +43,7 @@ def fold_each(numbers: range, *words: int | str) -> UInt64Array:
 
 
 def draw(key: int, counters: UInt64Array) -> UInt64Array:
-    """Give one well mixed 64-bit number for each counter: random access into the stream of a key."""
+    """Return one well mixed 64-bit number for each counter: random access into the stream of a key."""
     mixed = counters * _GOLDEN
     mixed += np.uint64(key)
     _mix(mixed)

@@ -30,7 +30,7 @@ class LRU(Generic[T]):
         return type(self), (self._limit,)
 
     def __call__(self, key: Hashable, compute: Callable[[], T], weight: int = 1) -> T:
-        """Give the value of a key, computing it if it is not here."""
+        """Return the value of a key, computing it if it is not here."""
         found = self._kept.get(key)
         if found is None:
             self._make_room(weight)  # before computing, which may need the memory itself

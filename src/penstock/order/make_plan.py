@@ -97,7 +97,7 @@ def make_plan(
 
 
 def count_epoch(streams: Sequence[StreamShards], settings: RunSettings) -> list[int]:
-    """Say how many samples each stream gives to an epoch, whatever the world."""
+    """Return how many samples each stream gives to an epoch, whatever the world."""
     weights, sizes = [stream.weight for stream in streams], [stream.num_samples for stream in streams]
     epoch_size = read_epoch_size(settings.epoch_size)
     if choose_order(settings) != MOSAIC:
@@ -112,7 +112,7 @@ def count_epoch(streams: Sequence[StreamShards], settings: RunSettings) -> list[
 
 
 def choose_order(settings: RunSettings, state: Mapping[str, Any] | None = None) -> str:
-    """Say which order is meant, by name, by one of its algorithms, or by the state to go on from."""
+    """Return which order is meant, by name, by one of its algorithms, or by the state to go on from."""
     of_mosaic = [name for name in _OF_MOSAIC if getattr(settings, name) != _DEFAULTS[name]]
     named = settings.order or (MOSAIC if of_mosaic else None)
     if of_mosaic and named != MOSAIC:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from penstock.order.keys import fold, permutation, sort_groups
+from penstock.order.keys import hash_key, permutation, sort_groups
 from penstock.order.lanes import lane_length
 from penstock.order.lru import LRU
 from penstock.order.small_streams import SmallStreams, group_equals, rank_among_equals
@@ -69,7 +69,7 @@ class Mixer:
         for stream in self._laned:
             self._bounds.append(self._bounds[-1] + counts[int(stream)])
         self._small = (
-            SmallStreams(small_counts, self.num_blocks, self._small_slots_before, fold(key, "pool"))
+            SmallStreams(small_counts, self.num_blocks, self._small_slots_before, hash_key(key, "pool"))
             if len(self._small_numbers)
             else None
         )
@@ -79,7 +79,7 @@ class Mixer:
         self._kept_shares: LRU[tuple[Int64Array, Int64Array]] = LRU(4)
 
     def rows(self, lane: int, row: int) -> Mixed:
-        """Give a run of blocks of a lane that holds a row, or what is left after the last whole block."""
+        """Return a run of blocks of a lane that holds a row, or what is left after the last whole block."""
         block = self.first_block(row)
         if block == self.num_blocks:
             return self._tails("tail", self._mix_tail)[lane]
@@ -87,7 +87,7 @@ class Mixer:
         return self._mixed((lane, block), lambda: self._mix_blocks(lane, block, num_blocks))
 
     def first_block(self, row: int) -> int:
-        """Give the first block of the run that `rows` gives for a row."""
+        """Return the first block of the run that `rows` gives for a row."""
         block = row // self.block_rows
         return min(block - block % self._blocks_at_once if block < self.num_blocks else block, self.num_blocks)
 
@@ -172,7 +172,7 @@ class Mixer:
         return Mixed(first_row=row, num_rows=num_rows, parts=tuple(parts))
 
     def _shares(self, of: Literal["blocks", "small"], block: int, num_blocks: int) -> tuple[Int64Array, Int64Array]:
-        """Give what `_ahead` does for all bounds where blocks begin, or of the small streams row by row.
+        """Return what `_ahead` does for all bounds where blocks begin, or of the small streams row by row.
 
         It is the same for every lane, and kept for the lanes to come: all but the stagger of its thresholds.
         """
@@ -187,7 +187,7 @@ class Mixer:
         return self._kept_shares((of, block), compute)
 
     def _ahead(self, bound: int, row: int, num_steps: int, step: int) -> tuple[Int64Array, Int64Array]:
-        """Give row · bound / size for evenly spaced rows: the whole part, and the rest in parts of a lane."""
+        """Return row · bound / size for evenly spaced rows: the whole part, and the rest in parts of a lane."""
         # Counted from the first row, products fit in 64 bits whatever the size.
         whole, rest = divmod(row * bound, self.size)
         ahead = rest + np.arange(num_steps + 1, dtype=np.int64) * (step * bound)
@@ -196,8 +196,8 @@ class Mixer:
 
     def _shuffle(self, lane: int, block: int, sizes: Int64Array) -> Int64Array:
         if self.block_rows <= ROWS_AT_ONCE:
-            return sort_groups(fold("mix", self._key, lane), block, sizes)
-        return permutation(fold("mix", self._key, lane, block), int(sizes[0]))
+            return sort_groups(hash_key("mix", self._key, lane), block, sizes)
+        return permutation(hash_key("mix", self._key, lane, block), int(sizes[0]))
 
     def _small_slots(self, lane: int, block: int, num_blocks: int) -> tuple[Int64Array, Int64Array]:
         """Find the rows where a lane has a slot of small streams, and number these slots over all lanes."""
@@ -220,7 +220,7 @@ class Mixer:
         for lane in range(self.num_lanes):
             in_lane = labels[lane :: self.num_lanes]
             if self._is_shuffled:
-                in_lane = in_lane[permutation(fold("tail", self._key, lane), len(in_lane))]
+                in_lane = in_lane[permutation(hash_key("tail", self._key, lane), len(in_lane))]
             labels[lane :: self.num_lanes] = in_lane
             lanes.append(by_lane[in_lane, lane] + rank_among_equals(in_lane))
         over_all = small[labels] + rank_among_equals(labels)

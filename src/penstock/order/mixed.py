@@ -11,12 +11,12 @@ import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.order.base import LooksAhead
-from penstock.order.keys import fold
+from penstock.order.keys import hash_key
 from penstock.order.lanes import Chunk, lane_length, read_lanes
 from penstock.order.lru import LRU
 from penstock.order.mix import ROWS_AT_ONCE, Mixed, Mixer
-from penstock.order.rows_taken import Exchange, advance_all, take_from_all
 from penstock.order.stream_ids import ScatteredIds, StreamOrder
+from penstock.order.stream_progress import StreamProgress, advance_all, take_from_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ class EpochMix:
         self._is_shuffled = is_shuffled
         names = {name for version in versions for segment in version.segments for name in segment.names}
         rows_taken = {name: np.zeros(num_lanes, dtype=np.int64) for name in sorted(names)}
-        self.exchanges = {name: Exchange() for name in rows_taken}
+        self.exchanges = {name: StreamProgress() for name in rows_taken}
         self.phases: list[Phase] = []
         for version, following in zip(versions, [*versions[1:], None], strict=True):
             phases, ends = self._plan(version, rows_taken)
@@ -116,7 +116,7 @@ class EpochMix:
                 segment.counts,
                 num_lanes=self._num_lanes,
                 block_rows=self._block_rows,
-                key=fold(self._key, segment.start),
+                key=hash_key(self._key, segment.start),
                 is_shuffled=self._is_shuffled,
             )
             stop = segment.start + segment.size
@@ -156,11 +156,11 @@ class MixedOrder:
         return self.mix(epoch).size
 
     def mix(self, epoch: int) -> EpochMix:
-        """Give the mix of an epoch."""
+        """Return the mix of an epoch."""
         return self._epochs(epoch, lambda: self._make_epoch(epoch, self._versions_of(epoch)))
 
     def ids(self, epoch: int, positions: range) -> Int64Array:
-        """Give the ids at evenly spaced positions of an epoch."""
+        """Return the ids at evenly spaced positions of an epoch."""
         mix = self.mix(epoch)
         segment = mix.phases[0].segment
         if len(mix.phases) == 1 and len(segment.names) == 1:
@@ -178,7 +178,7 @@ class MixedOrder:
         return read_lanes(positions, self._num_lanes, chunk_at)
 
     def shards(self, epoch: int, positions: range) -> list[tuple[str, Int64Array, Int64Array]]:
-        """Give, for each stream, the shards that evenly spaced positions need and about where each is first needed."""
+        """Return, per stream, the shards that evenly spaced positions need and about where each is needed first."""
         mix = self.mix(epoch)
         if not positions:
             return []
@@ -208,7 +208,7 @@ class MixedOrder:
             versions,
             num_lanes=self._num_lanes,
             block_rows=self._block_rows,
-            key=fold("mix", self._seed, self._mix_of(epoch)),
+            key=hash_key("mix", self._seed, self._mix_of(epoch)),
             is_shuffled=self._is_shuffled,
         )
 
@@ -227,7 +227,7 @@ class MixedOrder:
     def _read_stream(
         self, epoch: int, mix: EpochMix, phase: Phase, lane: int, number: int, indexes: range | Int64Array
     ) -> Int64Array:
-        """Give the ids of what a lane takes of a stream, by indexes as in `Mixed`."""
+        """Return the ids of what a lane takes of a stream, by indexes as in `Mixed`."""
         name, num_lanes = phase.segment.names[number], self._num_lanes
         stream, exchange, rows_taken = self._streams.get(name), mix.exchanges[name], phase.rows_taken[name]
         if stream is None:  # it has left the mix, and only positions of the past ask for it
@@ -253,7 +253,7 @@ class MixedOrder:
 
 
 def _is_evenly_spaced(numbers: Int64Array, step: int) -> bool:
-    """Tell whether numbers that grow by at least `step` grow by no more."""
+    """Return whether numbers that grow by at least `step` grow by no more."""
     return int(numbers[-1] - numbers[0]) == step * (len(numbers) - 1)
 
 

@@ -13,7 +13,7 @@ from penstock.order.cursor import STATE_VERSION
 from penstock.order.defaults import default_lanes, default_window, window_of_block
 from penstock.order.epoch_order import EpochOrder, History, MixSpec, make_order, plan_versions, units_of
 from penstock.order.id_spans import IdSpans
-from penstock.order.keys import fold
+from penstock.order.keys import hash_key
 from penstock.order.mixed import MixedOrder
 from penstock.order.plan import first_uses
 from penstock.order.read_ahead import ReadAhead
@@ -82,7 +82,7 @@ class StreamPlan:
         return self.order.size(epoch)
 
     def stop(self, at: Cursor, num_ranks: int, global_batch_size: int) -> int:
-        """Give the position where a pass ends: past the last sample if ranks are made equal."""
+        """Return the position where a pass ends: past the last sample if ranks are made equal."""
         return self._stop(self.epoch_size(at.epoch), at, num_ranks, global_batch_size)
 
     def _stop(self, size: int, at: Cursor, num_ranks: int, global_batch_size: int) -> int:
@@ -106,16 +106,16 @@ class StreamPlan:
         return max(0, -(-(stop - at.position) // global_batch_size))
 
     def global_batch(self, at: Cursor, step: int, world: World, global_batch_size: int) -> Int64Array:
-        """Give the ids of one global batch in global order, declared repeats included; empty past the end."""
+        """Return the ids of one global batch in global order, declared repeats included; empty past the end."""
         return self._read(at, step, 1, world, global_batch_size, residue=0, modulus=1)
 
     def batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
-        """Give the ids of one rank's share of a global batch; empty past the end of the epoch."""
+        """Return the ids of one rank's share of a global batch; empty past the end of the epoch."""
         modulus = seat.world.num_ranks
         return self._read(at, step, 1, seat.world, global_batch_size, residue=seat.residue, modulus=modulus)
 
     def batches(self, at: Cursor, steps: range, seat: Seat, global_batch_size: int) -> list[Int64Array]:
-        """Give the same for several steps at once, which costs little more than one of them."""
+        """Return the same for several steps at once, which costs little more than one of them."""
         share, rest = divmod(global_batch_size, seat.world.num_ranks)
         if rest or not steps:
             return [self.batch(at, step, seat, global_batch_size) for step in steps]
@@ -125,7 +125,7 @@ class StreamPlan:
         return [ids[(step - first) * share : (step - first + 1) * share] for step in steps]
 
     def first_of_batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
-        """Give the first id of one rank's share of a global batch; empty past the end of the epoch.
+        """Return the first id of one rank's share of a global batch; empty past the end of the epoch.
 
         It is computed alone: of a whole batch, many lanes have a window to shuffle.
         """
@@ -198,7 +198,7 @@ class StreamPlan:
         }
 
     def _mix_of(self, epoch: int) -> int:
-        """Give the epoch whose mix an epoch has: without shuffling, all are alike."""
+        """Return the epoch whose mix an epoch has: without shuffling, all are alike."""
         return epoch if self.options.shuffle or epoch == self.mixed_anew else 0
 
     def _versions_of(self, epoch: int) -> list[Version]:
@@ -279,11 +279,11 @@ def name_plan(
     ]
     for stream, count in zip(streams, mix.counts, strict=True):
         words += [stream.name, stream.fingerprint, windows[stream.name], count]
-    return f"{fold(*(word or 0 for word in words)):016x}"
+    return f"{hash_key(*(word or 0 for word in words)):016x}"
 
 
 def repeated_position(position: int, size: int, num_ranks: int) -> int:
-    """Say which position one past the end repeats: the same rank's last one, so nothing is fetched for it."""
+    """Return which position one past the end repeats: the same rank's last one, so nothing is fetched for it."""
     return position - num_ranks if position >= num_ranks else (position - size) % size
 
 

@@ -34,13 +34,13 @@ class Plan(Protocol):
         """Count the steps that this rank takes from the cursor to the end of the epoch."""
 
     def global_batch(self, at: Cursor, step: int, world: World, global_batch_size: int) -> Int64Array:
-        """Give the ids of one global batch in global order, declared repeats included; empty past the end."""
+        """Return the ids of one global batch in global order, declared repeats included; empty past the end."""
 
     def batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
-        """Give the ids of one rank's share of a global batch; empty past the end of the epoch."""
+        """Return the ids of one rank's share of a global batch; empty past the end of the epoch."""
 
     def batches(self, at: Cursor, steps: range, seat: Seat, global_batch_size: int) -> list[Int64Array]:
-        """Give the same for several steps at once, which costs little more than one of them."""
+        """Return the same for several steps at once, which costs little more than one of them."""
 
     def upcoming_shards(
         self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int, *, of: Literal["rank", "node"]
@@ -60,7 +60,7 @@ class Plan(Protocol):
 
 
 def worker_batches(plan: Plan, at: Cursor, turns: range, seat: Seat, global_batch_size: int) -> list[Int64Array]:
-    """Give the ids of some of a worker's batches, by their numbers: the workers of a rank take its steps in turn."""
+    """Return the ids of some of a worker's batches, by their numbers: the workers of a rank take its steps in turn."""
     steps = range(seat.step_of(turns.start), seat.step_of(turns.stop), seat.world.workers_per_rank)
     return plan.batches(at, steps, seat, global_batch_size)
 
@@ -70,11 +70,11 @@ class FindsFirst(Protocol):
     """A plan that finds the first sample of a batch without the others, of which each may need a window of its own."""
 
     def first_of_batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
-        """Give the first id of one rank's share of a global batch; empty past the end of the epoch."""
+        """Return the first id of one rank's share of a global batch; empty past the end of the epoch."""
 
 
 def worker_first(plan: Plan, at: Cursor, turn: int, seat: Seat, global_batch_size: int) -> Int64Array:
-    """Give the first id of one of a worker's batches, if there is one."""
+    """Return the first id of one of a worker's batches, if there is one."""
     step = seat.step_of(turn)
     if isinstance(plan, FindsFirst):
         return plan.first_of_batch(at, step, seat, global_batch_size)

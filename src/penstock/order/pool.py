@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from penstock.order.id_spans import IdSpans
-from penstock.order.keys import fold, permutation
+from penstock.order.keys import hash_key, permutation
 from penstock.order.lru import LRU
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def pool_size(sizes: Int64Array, most_shards: int, most_bytes: int | None) -> int:
-    """Say how many shards a pool may have, so that no choice of so many exceeds the bytes; at least one."""
+    """Return how many shards a pool may have, so that no choice of so many exceeds the bytes; at least one."""
     if most_bytes is None:
         return most_shards
     largest_first = np.cumsum(np.sort(sizes)[::-1])
@@ -49,7 +49,7 @@ class EpisodePool:
         self._pools: LRU[Int64Array] = LRU(3)
 
     def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
-        """Give the ids at evenly spaced positions of a pass."""
+        """Return the ids at evenly spaced positions of a pass."""
         layout = self._layouts((epoch, pass_id), lambda: self._lay_out(epoch, pass_id))
         wanted = np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
         if not len(wanted):
@@ -64,7 +64,7 @@ class EpisodePool:
 
     def _lay_out(self, epoch: int, pass_id: int) -> _Layout:
         count = len(self._filled)
-        key = fold("episodes", self._seed, self._stream, epoch, pass_id)
+        key = hash_key("episodes", self._seed, self._stream, epoch, pass_id)
         shards = self._filled[permutation(key, count)]
         # Equal pools, so that the last one mixes as well as the others.
         first_shards = np.arange(self._num_pools + 1, dtype=np.int64) * count // self._num_pools
@@ -72,13 +72,13 @@ class EpisodePool:
         return _Layout(shards, first_shards, ends[first_shards[:-1]])
 
     def _pool(self, epoch: int, pass_id: int, layout: _Layout, pool: int) -> Int64Array:
-        """Give the ids of a pool in their order."""
+        """Return the ids of a pool in their order."""
 
         def shuffle() -> Int64Array:
             shards = layout.shards[layout.first_shards[pool] : layout.first_shards[pool + 1]]
             lengths = self._lengths[shards]
             ids = np.repeat(self._spans.starts[shards] - (np.cumsum(lengths) - lengths), lengths)
             ids += np.arange(len(ids), dtype=np.int64)
-            return ids[permutation(fold("pool", self._seed, self._stream, epoch, pass_id, pool), len(ids))]
+            return ids[permutation(hash_key("pool", self._seed, self._stream, epoch, pass_id, pool), len(ids))]
 
         return self._pools((epoch, pass_id, pool), shuffle)

@@ -34,7 +34,7 @@ _WORD = (1 << 64) - 1
 
 
 def exact_shares(weights: Sequence[float | Fraction]) -> tuple[Fraction, ...]:
-    """Give weights as exact shares of 1; a decimal means what is written, 0.1 a tenth."""
+    """Return weights as exact shares of 1; a decimal means what is written, 0.1 a tenth."""
     if not all(math.isfinite(weight) for weight in weights):
         raise ConfigError(f"weights {list(map(float, weights))} make no mix: they must be finite numbers")
     exact = [weight if isinstance(weight, Fraction | int) else Fraction(repr(float(weight))) for weight in weights]
@@ -81,7 +81,7 @@ class QuotaMix:
         self._counts: list[list[int]] = [[0] * self._num_sources]
 
     def labels(self, position: int, count: int) -> Int64Array:
-        """Give the source of each of `count` positions in a row."""
+        """Return the source of each of `count` positions in a row."""
         if self._period is None:
             return self._go(position, count)
         parts = []
@@ -119,12 +119,12 @@ class QuotaMix:
         return True
 
     def first_after(self, source: int, count: int) -> int | None:
-        """Give a position before which a source has given more than so many samples, if there is one."""
+        """Return a position before which a source has given more than so many samples, if there is one."""
         position = self._reached(source, (count + 1) * self._unit, beyond=False)
         return None if position >= _NEVER else position
 
     def _block(self, block: int) -> Int64Array:
-        """Give the sources of a block of the period; those before it are computed once."""
+        """Return the sources of a block of the period; those before it are computed once."""
         assert self._period is not None  # noqa: S101
         while len(self._blocks) <= block:
             first, counts = len(self._blocks) * _BLOCK, list(self._counts[-1])
@@ -160,7 +160,7 @@ class QuotaMix:
             del self._known_at[-2], self._known[-2]
 
     def _run(self, position: int, count: int, counts: list[int]) -> Int64Array:
-        """Give the sources from a position on, and add them to the counts before it."""
+        """Return the sources from a position on, and add them to the counts before it."""
         waiting: list[tuple[int, int, int]] = []  # from when it may come, until when it must, source
         ready: list[tuple[int, int, int]] = []  # until when it must, a tie-breaker, source
         for source in range(self._num_sources):
@@ -183,7 +183,7 @@ class QuotaMix:
             heappush(waiting, (first, self._reached(source, (number + 1) * self._unit, beyond=False), source))
 
     def _reached(self, source: int, amount: int, *, beyond: bool) -> int:
-        """Give the first position before which the share of a source is an amount, or more than it."""
+        """Return the first position before which the share of a source is an amount, or more than it."""
         totals = self._by_source[source]
         amount += beyond  # shares are whole numbers of units
         segment = max(0, bisect_left(totals, amount) - 1)

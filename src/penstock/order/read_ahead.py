@@ -25,7 +25,7 @@ class ReadAhead:
         self._kept: LRU[list[tuple[range, Int64Array]]] = LRU(4)
 
     def ids(self, epoch: int, positions: range) -> Int64Array:
-        """Give the ids at evenly spaced positions of an epoch; the caller may change the array."""
+        """Return the ids at evenly spaced positions of an epoch; the caller may change the array."""
         if len(positions) == 0:
             return self._order.ids(epoch, positions)
         step = positions.step

@@ -19,7 +19,7 @@ _MOST_LANES = 1 << 16
 
 
 def resume(plan: StreamPlan, state: dict[str, Any], *, allow_mix_change: bool = False) -> tuple[StreamPlan, Cursor]:
-    """Give the plan that goes on from a state, and where: seed, lanes, windows and mix are the state's.
+    """Return the plan that goes on from a state, and where: seed, lanes, windows and mix are the state's.
 
     With `allow_mix_change`, other weights, or streams that came or went, take effect from the cursor on;
     every stream that was there before goes on at its own position.

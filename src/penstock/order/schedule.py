@@ -151,7 +151,7 @@ class MixSchedule:
 
 
 def _plain(share: Any) -> float:
-    """Give a number as Python's own: a plan is named after how they are written."""
+    """Return a number as Python's own: a plan is named after how they are written."""
     return operator.index(share) if hasattr(share, "__index__") else float(share)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.errors import ResumeError
 from penstock.order.id_spans import IdSpans
-from penstock.order.keys import draw, fold
+from penstock.order.keys import draw, hash_key
 from penstock.order.lanes import Chunk, lane_length, lane_start, read_lanes
 from penstock.order.lru import LRU
 
@@ -38,7 +38,7 @@ class Sequential:
         self.num_lanes = num_lanes
 
     def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
-        """Give the ids at evenly spaced positions; every pass is alike."""
+        """Return the ids at evenly spaced positions; every pass is alike."""
         del epoch, pass_id
         numbers = np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
         if self.num_lanes == 1:
@@ -48,7 +48,7 @@ class Sequential:
         return lanes * share + np.minimum(lanes, rest) + places
 
     def shards(self, epoch: int, pass_id: int, positions: range) -> tuple[Int64Array, Int64Array]:
-        """Give the shards that evenly spaced positions need, and where each is first needed, soonest first."""
+        """Return the shards that evenly spaced positions need, and where each is first needed, soonest first."""
         del epoch, pass_id
         turns = self.num_lanes // math.gcd(self.num_lanes, positions.step)
         shards, firsts = [], []
@@ -96,7 +96,7 @@ class EndToEnd:
         return ends[-1] if ends else 0
 
     def ids(self, epoch: int, positions: range) -> Int64Array:
-        """Give the ids at evenly spaced positions of an epoch."""
+        """Return the ids at evenly spaced positions of an epoch."""
         stretches, ends = self._stretches(epoch)
         size = ends[-1]
 
@@ -130,7 +130,7 @@ class EndToEnd:
         return taken
 
     def _stretches(self, epoch: int) -> tuple[list[_Stretch], list[int]]:
-        """Give the stretches of an epoch, and where each ends."""
+        """Return the stretches of an epoch, and where each ends."""
 
         def lay_out() -> tuple[list[_Stretch], list[int]]:
             stretches = self._lay_out(self._versions_of(epoch))
@@ -181,7 +181,7 @@ class EndToEnd:
         ids = numbers % size
         is_partial = numbers >= whole
         if is_partial.any():
-            key = fold("part", self._seed, epoch, stretch.name)
+            key = hash_key("part", self._seed, epoch, stretch.name)
             ids[is_partial] = _pick_evenly(numbers[is_partial] - whole, rest, size, key)
         return ids + stream.first_id
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.order.keys import fold, fold_each, permutation, shuffle_each
+from penstock.order.keys import hash_each_key, hash_key, permutation, shuffle_each
 from penstock.order.lru import LRU
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class SmallStreams:
         self._blocks: LRU[tuple[Int64Array, Int64Array]] = LRU(4)
 
     def blocks(self, block: int, num_blocks: int) -> tuple[Int64Array, Int64Array]:
-        """Give stream and index within the stream for each slot of some blocks in a row."""
+        """Return stream and index within the stream for each slot of some blocks in a row."""
         return self._blocks((block, num_blocks), lambda: self._deal_all(range(block, block + num_blocks)))
 
     def dealt(self, block: int) -> Int64Array:
@@ -110,11 +110,11 @@ class SmallStreams:
         return np.concatenate(streams), np.concatenate(indexes)
 
     def _deal(self, era: _Era, blocks: range) -> Int64Array:
-        """Give the stream of each slot of some blocks of an era, each block's cards shuffled."""
+        """Return the stream of each slot of some blocks of an era, each block's cards shuffled."""
         num_blocks, num_cards = len(era.columns), int(era.bounds[-1])
         columns = era.columns[blocks.start - era.first_block : blocks.stop - era.first_block]
         sizes = (num_cards - columns + num_blocks - 1) // num_blocks
-        turns, is_card = shuffle_each(fold_each(blocks, "pool", self._key), sizes)
+        turns, is_card = shuffle_each(hash_each_key(blocks, "pool", self._key), sizes)
         cards = (turns * num_blocks + columns[:, None])[is_card]
         return np.searchsorted(era.bounds, cards, side="right").astype(np.int64) - 1
 
@@ -132,7 +132,7 @@ class SmallStreams:
         after = self._split(self._slots_before(stop))
         bounds = np.concatenate([[0], np.cumsum(after - base)])
         starts = np.array([self._slots_before(block) for block in range(first, stop + 1)], dtype=np.int64)
-        columns = _match_columns(np.diff(starts), int(bounds[-1]), fold("era", self._key, number))
+        columns = _match_columns(np.diff(starts), int(bounds[-1]), hash_key("era", self._key, number))
         # Card t goes to column t mod num_blocks: count the multiples between two bounds.
         below = (bounds[None, :] - columns[:, None] + num_blocks - 1) // num_blocks
         dealt = np.diff(below, axis=1)
@@ -141,18 +141,18 @@ class SmallStreams:
 
 
 def _match_columns(sizes: Int64Array, num_cards: int, key: int) -> Int64Array:
-    """Give each block a column of the deal with exactly as many cards as the block has slots."""
+    """Return each block a column of the deal with exactly as many cards as the block has slots."""
     num_blocks = len(sizes)
     num_long = num_cards % num_blocks
     is_long = sizes > num_cards // num_blocks
     columns = np.empty(num_blocks, dtype=np.int64)
-    columns[is_long] = permutation(fold(key, "long"), num_long)
-    columns[~is_long] = num_long + permutation(fold(key, "short"), num_blocks - num_long)
+    columns[is_long] = permutation(hash_key(key, "long"), num_long)
+    columns[~is_long] = num_long + permutation(hash_key(key, "short"), num_blocks - num_long)
     return columns
 
 
 def group_equals(labels: Int64Array) -> Iterator[tuple[int, Int64Array]]:
-    """Give each label that occurs, lowest first, and where it occurs, in order."""
+    """Yield each label that occurs, lowest first, and where it occurs, in order."""
     if not len(labels):
         return
     order = _sort_stably(labels)

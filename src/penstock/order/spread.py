@@ -79,7 +79,7 @@ def _rotations(tiles: Int64Array, width: Int64Array, bits: UInt64Array) -> UInt6
 
 
 def _offsets(parts: Int64Array, part: Int64Array, bits: UInt64Array) -> UInt64Array:
-    """Give each part its own place in an unrotated tile, by a random multiplier prime to their number."""
+    """Return each part its own place in an unrotated tile, by a random multiplier prime to their number."""
     multiplier = 1 + ((bits & np.uint64(0xFFFFFF)).astype(np.int64) * parts >> 24)
     while True:
         shared = np.gcd(multiplier, parts) > 1

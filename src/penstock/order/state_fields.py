@@ -49,7 +49,7 @@ def check_fields(state: Any, fields: Fields, what: str) -> dict[str, Any]:
 
 
 def describe_kind(state: Any) -> str:
-    """Say which kind of state it is, by its fields."""
+    """Return which kind of state it is, by its fields."""
     if not isinstance(state, Mapping):
         return f"no state but a {type(state).__name__}"
     kind = next((kind for names, kind in _KINDS.items() if all(name in state for name in names)), None)

@@ -24,7 +24,7 @@ class StreamOrder:
     first_id: int
 
     def spaced(self, epoch: int, numbers: range) -> Int64Array:
-        """Give the ids of evenly spaced samples."""
+        """Return the ids of evenly spaced samples."""
         size, parts = self.order.num_samples, []
         while numbers:
             pass_id = numbers.start // size
@@ -38,7 +38,7 @@ class StreamOrder:
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts]) + self.first_id
 
     def mostly_spaced(self, epoch: int, numbers: Int64Array, step: int) -> Int64Array:
-        """Give the ids of samples that are mostly `step` apart, evenly spaced ones at once."""
+        """Return the ids of samples that are mostly `step` apart, evenly spaced ones at once."""
         passes, places = np.divmod(numbers, self.order.num_samples)
         is_break = (np.diff(places) != step) | (np.diff(passes) != 0)
         ids = np.empty(len(numbers), dtype=np.int64)
@@ -61,7 +61,7 @@ class ScatteredIds:
         self._blocks: LRU[Int64Array] = LRU(limit)
 
     def ids(self, epoch: int, stream: StreamOrder, numbers: Int64Array, block_size: int) -> Int64Array:
-        """Give the ids of any samples of a stream, out of blocks of so many."""
+        """Return the ids of any samples of a stream, out of blocks of so many."""
         size, pieces = stream.order.num_samples, []
         done = 0
         while done < len(numbers):

@@ -74,7 +74,7 @@ def read_epoch_size(
 
 
 def count_samples(weights: Sequence[StreamWeight], sizes: Sequence[int], epoch_size: int | None = None) -> list[int]:
-    """Give the exact number of samples that each stream gives to an epoch."""
+    """Return the exact number of samples that each stream gives to an epoch."""
     is_relative = [weight.proportion is not None for weight in weights]
     if any(is_relative) and not all(is_relative):
         raise ConfigError("some streams have a proportion and some do not: give every stream a proportion, or none")

@@ -16,7 +16,7 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.order.conveyor import CHUNK_SIZE, Lane, Layout, Pace, Slices
 from penstock.order.id_spans import IdSpans
-from penstock.order.keys import fold, sort_groups
+from penstock.order.keys import hash_key, sort_groups
 from penstock.order.lanes import Chunk, Ids, read_lanes
 from penstock.order.lru import LRU
 from penstock.order.spread import rows_before, rows_of_part
@@ -40,7 +40,7 @@ class Shuffled:
 
     @property
     def stop(self) -> int:
-        """Give the place after the last one."""
+        """Return the place after the last one."""
         return self.start + len(self.ids)
 
 
@@ -71,7 +71,7 @@ class Conveyor:
         return self._spans.num_samples
 
     def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
-        """Give the ids at evenly spaced positions of one pass over the samples in an epoch."""
+        """Return the ids at evenly spaced positions of one pass over the samples in an epoch."""
         layout = self._layouts((epoch, pass_id), lambda: self._lay_out(epoch, pass_id))
 
         def chunk_at(lane: int, place: int) -> Chunk:
@@ -87,7 +87,7 @@ class Conveyor:
         return read_lanes(positions, self.num_lanes, chunk_at)
 
     def shards(self, epoch: int, pass_id: int, positions: range) -> tuple[Int64Array, Int64Array]:
-        """Give the shards that evenly spaced positions need, and about where each is first needed, soonest first.
+        """Return the shards that evenly spaced positions need, and about where each is first needed, soonest first.
 
         It looks at the windows at both ends only, however far apart they are.
         """
@@ -106,7 +106,7 @@ class Conveyor:
         return joined[order], needed[order]
 
     def _lay_out(self, epoch: int, pass_id: int) -> Layout:
-        key = fold("layout", self._seed, epoch, self._stream, pass_id)
+        key = hash_key("layout", self._seed, epoch, self._stream, pass_id)
         return Layout(self._spans, self.num_lanes, key)
 
     def _shuffle_next(self, lane: Lane, kept: list[Shuffled], place: int) -> Shuffled:
@@ -149,14 +149,14 @@ class Conveyor:
             low, high = (middle, high) if begins(middle) <= place else (low, middle)
         chosen = rows_of_part(sizes, parts, np.full_like(parts, low), taken.bits)
         counts, rows = rows_of_part(taken.num_rows, taken.parts, taken.part, taken.bits, chosen)
-        order = sort_groups(fold(_window_key(lane), window), low, np.array([len(rows)]))
+        order = sort_groups(hash_key(_window_key(lane), window), low, np.array([len(rows)]))
         return Shuffled(start=begins(low), ids=self._keep(taken, counts, rows, order), next_window=None)
 
     def _keep(self, taken: Slices, counts: Int64Array, rows: Int64Array, order: Int64Array) -> Ids:
-        """Give the ids of rows in an order, half as wide as usual where they fit: each lane keeps some of them."""
+        """Return the ids of rows in an order, half as wide as usual where they fit: each lane keeps some of them."""
         rows += np.repeat(self._spans.starts[taken.shards] + taken.first_rows, counts)
         return rows.astype(np.uint32)[order] if self.num_samples <= 1 << 32 else rows[order]
 
 
 def _window_key(lane: Lane) -> int:
-    return fold("window", lane.layout.key, lane.begin)
+    return hash_key("window", lane.layout.key, lane.begin)

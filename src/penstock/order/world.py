@@ -52,7 +52,7 @@ class Seat:
 
     @property
     def residue(self) -> int:
-        """Give the r for which this rank owns the positions ≡ r modulo the number of ranks.
+        """Return the r for which this rank owns the positions ≡ r modulo the number of ranks.
 
         Positions are dealt to nodes first and to the ranks of a node next, so that a node keeps to its own
         lanes.
@@ -60,7 +60,7 @@ class Seat:
         return self.node + self.world.num_nodes * self.local_rank
 
     def step_of(self, turn: int) -> int:
-        """Give the step of the rank that is this worker's batch number `turn`: workers take turns."""
+        """Return the step of the rank that is this worker's batch number `turn`: workers take turns."""
         return turn * self.world.workers_per_rank + self.worker
 
 
@@ -74,7 +74,7 @@ def seats(world: World) -> list[Seat]:
 
 
 def replicate(seat: Seat, replication: int) -> Seat:
-    """Give the seat that `replication` consecutive ranks share, in the smaller world of such groups.
+    """Return the seat that `replication` consecutive ranks share, in the smaller world of such groups.
 
     Tensor or sequence parallel ranks work on the same samples, so the order counts each group as one rank.
     """

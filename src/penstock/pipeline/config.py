@@ -157,7 +157,7 @@ class MixStageConfig:
         check_types(self)
 
     def scheduler(self) -> WeightScheduler | None:
-        """Give the schedule of weights, if there is one."""
+        """Return the schedule of weights, if there is one."""
         if self.weight_schedule is None:
             if self.weight_schedule_unit != "samples" or self.weight_schedule_batch_size is not None:
                 raise ConfigError("weight_schedule_unit= and weight_schedule_batch_size= need a weight_schedule=")
@@ -318,7 +318,7 @@ class PipelineConfig:
         return [dataset.name or f"dataset_{number}" for number, dataset in enumerate(self.datasets)]
 
     def get_dataset_by_name(self, name: str) -> DatasetConfig:
-        """Give the dataset of a name."""
+        """Return the dataset of a name."""
         try:
             return self.datasets[self.names.index(name)]
         except ValueError:
@@ -346,7 +346,7 @@ class PipelineConfig:
         return read_fields(cls, values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all settings as plain values, which `from_dict` reads."""
+        """Return all settings as plain values, which `from_dict` reads."""
         return write_fields(self)
 
     @classmethod

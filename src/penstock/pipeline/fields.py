@@ -49,7 +49,7 @@ def read_fields(kind: type[T], given: Any, where: str = "") -> T:
 
 
 def write_fields(settings: Any) -> dict[str, Any]:
-    """Give settings as plain values, all of them; what cannot be written, such as a function, is an error."""
+    """Return settings as plain values, all of them; what cannot be written, such as a function, is an error."""
     return {each.name: _write(getattr(settings, each.name), each.name) for each in fields(settings) if each.init}
 
 
@@ -114,7 +114,7 @@ def dump_text(values: dict[str, Any], *, is_yaml: bool) -> str:
 
 
 def is_yaml_path(path: str | Path) -> bool:
-    """Tell YAML from JSON by the name of a file."""
+    """Distinguish YAML from JSON by the name of a file."""
     suffix = Path(path).suffix.lower()
     if suffix not in (".json", ".yaml", ".yml"):
         raise ConfigError(f"{path} is neither .json nor .yaml")

@@ -18,7 +18,7 @@ class ObservedLoader(AsyncDataLoader):
     _context: PipelineContext | None = None
 
     def observe(self, context: PipelineContext) -> None:
-        """Tell a context of each batch from now on."""
+        """Notify a context of each batch from now on."""
         self._context = context
 
     def __iter__(self) -> Generator[Any]:

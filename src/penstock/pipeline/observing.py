@@ -99,7 +99,7 @@ class Watch:
         return self
 
     def add(self, count: int, num_bytes: int = 0) -> None:
-        """Tell that so much more is done."""
+        """Announce that so much more is done."""
         with self._lock:
             self._calls += 1
             self._done += count

@@ -112,15 +112,15 @@ class Pipeline:
         return self._add(stage)
 
     def get_stages(self) -> list[str]:
-        """Give the names of the stages."""
+        """Return the names of the stages."""
         return list(self._stages)
 
     def get_context(self) -> PipelineContext:
-        """Give what the stages share: settings, seed, and what was counted."""
+        """Return what the stages share: settings, seed, and what was counted."""
         return self._context
 
     def get_data(self) -> Data:
-        """Give what the last stage gave, by dataset; builds the pipeline."""
+        """Return what the last stage gave, by dataset; builds the pipeline."""
         self.build()
         return dict(self._data or {})
 

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, MissingColumnError
-from penstock.order.keys import fold
+from penstock.order.keys import hash_key
 from penstock.publish.dataset_writer import WriteStats, open_writer
 from penstock.publish.materialise import write_samples
 from penstock.publish.settings import SaveSettings
@@ -101,7 +101,7 @@ def _by_column(samples: SampleIterator, column: str, num_shards: int) -> Iterato
         for row in rows:
             if column not in row:
                 raise MissingColumnError(f"a row has no column {column!r} to shard by: it has {', '.join(row)}")
-            number = fold("shard", repr(row[column])) % num_shards
+            number = hash_key("shard", repr(row[column])) % num_shards
             waiting[number].append(row)
             if len(waiting[number]) == _ROWS_OF_BLOCK:
                 yield number, waiting[number]

@@ -70,5 +70,5 @@ class BaseStage(ABC):
         return []
 
     def get_metrics(self) -> dict[str, float]:
-        """Give what the stage has counted."""
+        """Return what the stage has counted."""
         return dict(self.metrics)

@@ -35,13 +35,13 @@ MIXED = "mixed"
 
 
 def joined(data: Data) -> ShardedSource:
-    """Give all sources as one, one after the other: none is dropped."""
+    """Return all sources as one, one after the other: none is dropped."""
     every = cast("list[ShardedSource]", list(data.values()))
     return every[0] if len(every) == 1 else CompositeShardedSource(every)
 
 
 def storage_options(config: PipelineConfig) -> Any:
-    """Give the credentials and settings of stores, from either of the places where they may stand."""
+    """Return the credentials and settings of stores, from either of the places where they may stand."""
     return config.source.dask_storage_options if config.storage_options is None else config.storage_options
 
 
@@ -67,7 +67,7 @@ class SourceStage(BaseStage):
 
 
 def retry_policy(config: SourceStageConfig) -> RetryPolicy | None:
-    """Give the policy of settings that are not the usual ones: so many further tries, and no more."""
+    """Return the policy of settings that are not the usual ones: so many further tries, and no more."""
     usual = SourceStageConfig()
     if (config.cloud_max_retries, config.cloud_retry_delay) == (usual.cloud_max_retries, usual.cloud_retry_delay):
         return None

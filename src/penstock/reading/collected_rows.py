@@ -259,7 +259,7 @@ class BatchReader:
 
 
 def _cost_of_asking(rows_of_shards: Sequence[Int64Array]) -> float:
-    """Say how long it takes to ask for the rows of each shard on average, in bytes that could be read instead.
+    """Return how long it takes to ask for the rows of each shard on average, in bytes that could be read instead.
 
     Rows that follow each other are one request.
     """
@@ -269,7 +269,7 @@ def _cost_of_asking(rows_of_shards: Sequence[Int64Array]) -> float:
 
 
 def within_one_shard(ids: range | Int64Array, spans: IdSpans) -> tuple[int, Rows] | None:
-    """Give the shard and the rows if all ids lie in one shard, which then needs no sorting out."""
+    """Return the shard and the rows if all ids lie in one shard, which then needs no sorting out."""
     if not len(ids):
         return None
     if isinstance(ids, range):
@@ -293,7 +293,7 @@ class GroupedRows:
     places: Int64Array  # of each row among the ids that were asked for
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """Give for each shard its number, and where its rows begin and end."""
+        """Return for each shard its number, and where its rows begin and end."""
         return zip(self.shards, [0, *self.ends], self.ends, strict=False)
 
 

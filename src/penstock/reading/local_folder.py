@@ -54,7 +54,7 @@ class LocalFolder:
 
     @property
     def version(self) -> str:
-        """Tell these data from others, and from those that were here before; a copy with its times kept is the same."""
+        """Distinguish these data from others, and from earlier ones here; a copy with its times kept is the same."""
         modified_ns, num_bytes, _ = self._stamp
         return f"{self.path.name}-{modified_ns}-{num_bytes}"
 
@@ -95,7 +95,7 @@ class LocalFolder:
         return reader
 
     def has(self, info: ShardInfo) -> bool:
-        """Tell whether all files of a shard lie here, as they are read or as they are stored."""
+        """Return whether all files of a shard lie here, as they are read or as they are stored."""
         return self.is_raw(info) or all(
             (path := resolve_inside(self.path, part.stored.basename)).is_file()
             and path.stat().st_size == part.stored.num_bytes
@@ -103,7 +103,7 @@ class LocalFolder:
         )
 
     def is_raw(self, info: ShardInfo) -> bool:
-        """Tell whether all files of a shard lie here as they are read, none of them older than its compressed form."""
+        """Return whether all files of a shard lie here ready to be read, none older than its compressed form."""
         for part in info.parts:
             path = resolve_inside(self.path, part.raw.basename)
             try:

@@ -107,7 +107,7 @@ class OpenShards:
         self._close_some()
 
     def get(self, shard: int, num_rows: int = 1) -> ShardReader:
-        """Give an open shard, to read so many rows of it; it stays open at least until the next call."""
+        """Return an open shard, to read so many rows of it; it stays open at least until the next call."""
         self._pages.note(shard, num_rows)
         found = self._readers.get(shard)
         if found is not None:
@@ -156,7 +156,7 @@ class OpenShards:
             self._close_oldest()
 
     def _most_kept(self) -> float:
-        """Say how many may stay open between uses."""
+        """Return how many may stay open between uses."""
         if self._keeps_none:
             return 0
         bounds = [bound for bound in (self.max_open, self._max_kept) if bound is not None]
@@ -225,7 +225,7 @@ _RECENT_USES = 4
 
 
 def pages_budget(num_readers: int | None = None) -> int:
-    """Say how many bytes one of the readers of a node may keep mapped; by default, one a processor is assumed."""
+    """Return how many bytes one of the readers of a node may keep mapped; by default, one a processor is assumed."""
     return int(_PART_OF_MEMORY * memory_limit() / (num_readers or num_processors()))
 
 
@@ -268,7 +268,7 @@ class MappedPages:
             del self._used_at[shard]
 
     def to_drop(self, max_bytes: int) -> list[int]:
-        """Say which shards should have their pages taken away now; they count as unmapped then."""
+        """Return which shards should have their pages taken away now; they count as unmapped then."""
         self.has_grown = False
         dropping: list[int] = []
         while self._unmapped:
@@ -291,13 +291,13 @@ class MappedPages:
 
 
 def memory_limit(root: Path = Path("/")) -> int:
-    """Give the bytes of memory of the machine, or of the smallest control group that this process is in."""
+    """Return the bytes of memory of the machine, or of the smallest control group that this process is in."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *_group_limits(root)])
 
 
 def _group_limits(root: Path) -> Iterator[int]:
-    """Give the limits of all groups that this process is in, of both versions of control groups."""
+    """Yield the limits of all groups that this process is in, of both versions of control groups."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:  # not Linux, or nothing to be seen
@@ -313,7 +313,7 @@ def _group_limits(root: Path) -> Iterator[int]:
 
 
 def _limits_up_to(top: Path, path: str, names: tuple[str, ...]) -> Iterator[int]:
-    """Give the limits of a group and of those above it. In a container the path may be one of the world outside."""
+    """Yield the limits of a group and of those above it. In a container the path may be one of the world outside."""
     parts = [part for part in path.split("/") if part not in ("", "..")]
     for depth in range(len(parts), -1, -1):
         for name in names:

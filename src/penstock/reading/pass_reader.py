@@ -112,7 +112,7 @@ class PassReader:
         return Prefetcher(schedule, self._fetched, ahead)
 
     def samples(self) -> Iterator[Iterator[Any]]:
-        """Give samples, in pieces to be laid end to end.
+        """Yield samples, in pieces to be laid end to end.
 
         The very first one comes alone: a whole batch may lie in hundreds of shards that have to be opened.
         """
@@ -128,7 +128,7 @@ class PassReader:
                     yield from self._read(np.concatenate(portion)[passed:])
 
     def columns(self) -> Iterator[Columns]:
-        """Give batch after batch, by column."""
+        """Yield batch after batch, by column."""
         for batches, skipped in self._blocks(by_column=True):
             block = self._read_columns(batches)
             end = 0
@@ -167,7 +167,7 @@ class PassReader:
             yield [ids[begin : begin + most]], 0
 
     def _blocks(self, *, by_column: bool) -> Iterator[tuple[list[Int64Array], int]]:
-        """Give the ids of several batches at a time, and how many samples of the first one were yielded before."""
+        """Yield the ids of several batches at a time, and how many samples of the first one were yielded before."""
         schedule = self._schedule
         turn, skipped = divmod(self._delivered.count, schedule.batch_size)
         for block in schedule.blocks(turn, self._sample_bytes, self._source.spans, by_column=by_column):

@@ -95,7 +95,7 @@ class ReadCounts:
 
 
 def mean_sample_bytes(source: Source, first_ids: Int64Array) -> list[float]:
-    """Say what a sample of each stream takes on average, as it is stored."""
+    """Return what a sample of each stream takes on average, as it is stored."""
     sizes = np.concatenate([[0], np.cumsum(source.sizes)])
     ends = sizes[np.searchsorted(source.spans.starts, first_ids)]
     means: list[float] = (np.diff(ends) / np.maximum(1, np.diff(first_ids))).tolist()
@@ -117,7 +117,7 @@ class DeliveredCount:
         return self._handed_over - length_hint(self._left)
 
     def hand_over(self, samples: list[Any]) -> Iterator[Any]:
-        """Give an iterator over samples, each of which counts when it is taken."""
+        """Return an iterator over samples, each of which counts when it is taken."""
         # No Python code runs between two samples: what is left of them tells how many were taken.
         self._handed_over += len(samples)
         self._left = iter(samples)
@@ -175,7 +175,7 @@ class ProcessReaders:
         self.at_hand: dict[int, Any] = {}
 
     def of_threads(self, count: int) -> list[ThreadReader]:
-        """Give each of so many threads a reader of its own, which it finds as it left it in the pass before."""
+        """Return each of so many threads a reader of its own, which it finds as it left it in the pass before."""
         while len(self._threads) < count:
             self._threads.append(self._make_reader())
         return self._threads[:count]

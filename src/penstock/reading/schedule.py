@@ -47,11 +47,11 @@ class BatchSchedule:
     global_batch_size: int
 
     def ids(self, turns: range) -> list[Int64Array]:
-        """Give the ids of some of the worker's batches, by their numbers; empty past the end."""
+        """Return the ids of some of the worker's batches, by their numbers; empty past the end."""
         return worker_batches(self.plan, self.at, turns, self.seat, self.global_batch_size)
 
     def first_id(self, turn: int) -> Int64Array:
-        """Give the first id of one of the worker's batches alone, if there is one."""
+        """Return the first id of one of the worker's batches alone, if there is one."""
         return worker_first(self.plan, self.at, turn, self.seat, self.global_batch_size)
 
     def num_turns(self) -> int:
@@ -82,13 +82,13 @@ class BatchSchedule:
 
 
 def _max_samples(num_shards: int, sample_bytes: float) -> int:
-    """Say how many samples a block may have at most."""
+    """Return how many samples a block may have at most."""
     by_memory = _MAX_BLOCK_SAMPLES if num_shards < _MANY_SHARDS else _MAX_BLOCK_SAMPLES_OF_MANY_SHARDS
     return min(by_memory, int(_MAX_BLOCK_BYTES / max(1.0, sample_bytes)))
 
 
 def _is_enough(block: list[Int64Array], spans: IdSpans, sample_bytes: float, *, by_column: bool) -> bool:
-    """Tell whether a block has enough rows of each shard; or enough bytes, unless these are copied batch by batch."""
+    """Return whether a block has enough rows of each shard; or enough bytes, unless these are copied batch by batch."""
     ids = np.concatenate(block)
     shards, _ = spans.locate(ids)
     rows_per_shard = len(ids) / max(1, len(set(shards.tolist())))
@@ -108,13 +108,13 @@ _DECODED_BYTES = 2 << 20
 
 
 def decoded_at_once(num_samples: int, sample_bytes: float) -> int:
-    """Say how many of the samples of a block to decode at a time, about as many each time."""
+    """Return how many of the samples of a block to decode at a time, about as many each time."""
     by_bytes, by_count = num_samples * sample_bytes / _DECODED_BYTES, -(-num_samples // SAMPLES_AT_ONCE)
     return max(1, -(-num_samples // max(1, round(by_bytes), by_count)))
 
 
 def portion_size(sample_bytes: float, portion_bytes: int = PORTION_BYTES) -> int | None:
-    """Say how many samples to read at a time out of a block, if they are large: `None` means all of them."""
+    """Return how many samples to read at a time out of a block, if they are large: `None` means all of them."""
     return None if sample_bytes < _LARGE_SAMPLE_BYTES else max(1, int(portion_bytes / sample_bytes))
 
 
@@ -123,7 +123,7 @@ _MOST_TWICE = 1 / 12
 
 
 def may_read_first_alone(*, global_batch_size: int, num_samples: int) -> bool:
-    """Tell whether the first batch of all ranks is little enough of the dataset to be fetched without its shards."""
+    """Return whether the first batch of all ranks is little enough of the dataset to be fetched without its shards."""
     return global_batch_size <= _MOST_TWICE * num_samples
 
 
@@ -193,7 +193,7 @@ class Announcer:
 
 
 def max_open_shards(*, limit_bytes: int | None, shard_bytes: float, num_readers: int) -> int | None:
-    """Say how many shards each of the readers of a node may hold open: together, half of what the cache may hold.
+    """Return how many shards each of the readers of a node may hold open: together, half of what the cache may hold.
 
     Closing one does not remove it: it stays for as long as the plan needs it, and opening it again is quick.
     """

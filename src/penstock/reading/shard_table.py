@@ -38,7 +38,7 @@ class InPlace(Protocol):
         ...
 
     def is_raw(self, info: ShardInfo) -> bool:
-        """Tell whether a shard lies there as it is read."""
+        """Return whether a shard lies there as it is read."""
         ...
 
     def open_shard(self, info: ShardInfo, options: ReadOptions) -> ShardReader:
@@ -70,7 +70,7 @@ class ShardTable(Source):
         self.first_shards = np.cumsum([0, *map(len, lengths)])
 
     def find(self, shard: int) -> tuple[int, int, ShardInfo]:
-        """Give the stream of a shard, its number there, and what the index says of it."""
+        """Return the stream of a shard, its number there, and what the index says of it."""
         stream = int(self.first_shards.searchsorted(shard, side="right")) - 1
         number = shard - int(self.first_shards[stream])
         return stream, number, self.streams[stream].index.shards[number]
@@ -91,7 +91,7 @@ class ShardTable(Source):
             raise
 
     def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:
-        """Tell the cache which shards will be wanted, soonest first."""
+        """Announce to the cache which shards will be wanted, soonest first."""
         wanted = []
         for shard, ahead in zip(shards.tolist(), batches_ahead.tolist(), strict=True):
             stream, number, info = self.find(shard)
@@ -112,7 +112,7 @@ class ShardTable(Source):
                 yield files.cached, (shards[(shards >= first) & (shards < end)] - first).tolist()
 
     def row_reader(self) -> RowReader | None:
-        """Give what fetches a few rows alone."""
+        """Return what fetches a few rows alone."""
         return RangedRows(self) if self.is_fetched else None
 
     def fetched_rows(self, shard: int) -> FetchedRows | None:
@@ -129,7 +129,7 @@ class ShardTable(Source):
             self.cache.keep(holder)
 
     def describe_shard(self, shard: int) -> str:
-        """Say where a shard is."""
+        """Describe where a shard is."""
         stream, _, info = self.find(shard)
         return f"{self.streams[stream].where}, {info.name}"
 
@@ -196,7 +196,7 @@ class RangedRows:
         self._num_read: dict[int, int] = {}
 
     def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
-        """Tell whether rows of a shard should be read by ranges: it is absent, stored raw, and hardly used so far."""
+        """Return whether rows of a shard should be read by ranges: it is absent, stored raw, and hardly used so far."""
         found = self._table.fetched_rows(shard)
         if found is None or not self._cache.has_ranges[found.stream]:
             return False
@@ -270,7 +270,7 @@ class _Located(NamedTuple):
 
 
 def _pieces_within(spans: list[Span], guess: list[Span], pieces: list[bytes]) -> list[bytes] | None:
-    """Give the bytes of spans, if they are those, or lie within the one, that came along."""
+    """Return the bytes of spans, if they are those, or lie within the one, that came along."""
     if spans == guess:
         return pieces
     if len(guess) != 1 or any(span.begin < guess[0].begin or span.end > guess[0].end for span in spans):
@@ -283,7 +283,7 @@ _MOST_THREADS = 32
 
 
 def ask_all(questions: Sequence[Callable[[], T]]) -> list[T]:
-    """Give all answers in order; the first error is raised.
+    """Return all answers in order; the first error is raised.
 
     Whoever is interrupted leaves at once. A pool of threads would be waited for then, at the latest when the process
     ends, and these may wait long for a store that is away.

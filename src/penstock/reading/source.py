@@ -43,7 +43,7 @@ class MakesSource(Protocol):
     """What can be given to a `Stream` as a source, because it makes one of itself: a `ShardedSource`."""
 
     def as_stream_source(self, columns: tuple[str, ...] | None = None, limit_bytes: int | None = None) -> Source:
-        """Give the source, of some columns or all; an error says why there is none.
+        """Return the source, of some columns or all; an error says why there is none.
 
         If it has to write files, these may take no more than so many bytes.
         """
@@ -91,11 +91,11 @@ class RowReader(Protocol):
     """Opens a few rows of shards that are far away, without the shards. Each process has its own."""
 
     def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
-        """Tell whether so many rows of a shard should be read alone; to ask takes as long as to read `cost_bytes`."""
+        """Return whether so many rows of a shard should be read alone; to ask takes as long as to read `cost_bytes`."""
         ...
 
     def open(self, wanted: Sequence[tuple[int, Int64Array]], meanwhile: Callable[[], None]) -> list[ShardReader]:
-        """Give for each shard a reader of the rows that are wanted of it and no others, in their order.
+        """Return for each shard a reader of the rows that are wanted of it and no others, in their order.
 
         `meanwhile` may be called while they are on their way: what it says to expect takes nothing from them.
         """
@@ -318,7 +318,7 @@ class JoinedSources(Source):
         return any(map(fetched_by, self._sources))
 
     def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:
-        """Tell each source what is expected of it, which may be nothing."""
+        """Announce to each source what is expected of it, which may be nothing."""
         for source in self._sources:
             fetched = fetched_by(source)
             if fetched is not None:
@@ -331,7 +331,7 @@ class JoinedSources(Source):
         return max(map(samples_ahead, self._sources))
 
     def announce(self, ids: Int64Array, *, is_first: bool) -> None:
-        """Tell each source of its own samples."""
+        """Announce to each source of its own samples."""
         shards, rows = self.spans.locate(ids)
         for source in self._sources:
             if isinstance(source, FollowsSamples) and source.samples_ahead:
@@ -339,7 +339,7 @@ class JoinedSources(Source):
                 source.announce(source.spans.starts[numbers] + rows[at], is_first=is_first)
 
     def row_reader(self) -> RowReader | None:
-        """Give what reads rows of the sources that can."""
+        """Return what reads rows of the sources that can."""
         readers = {id(source): row_reader_of(source) for source in self._sources}
         return _JoinedRows(self, readers) if any(readers.values()) else None
 
@@ -350,7 +350,7 @@ class JoinedSources(Source):
                 source.share_limit(holder)
 
     def describe_shard(self, shard: int) -> str:
-        """Say where a shard is."""
+        """Describe where a shard is."""
         source, number = self.find(shard)
         return source.describe_shard(number)
 
@@ -360,7 +360,7 @@ class JoinedSources(Source):
             source.close()
 
     def find(self, shard: int) -> tuple[Source, int]:
-        """Give the source of a shard and its number there."""
+        """Return the source of a shard and its number there."""
         number = int(self._starts.searchsorted(shard, side="right")) - 1
         part = self._ranges[number]
         return part.source, shard - int(self._starts[number]) + part.first_shard

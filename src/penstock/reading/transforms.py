@@ -37,7 +37,7 @@ class SampleTransforms:
         return any(self._chains)
 
     def apply(self, sample_id: int, sample: Any) -> Any:
-        """Give what the transforms make of a sample; an error says which sample it was."""
+        """Return what the transforms make of a sample; an error says which sample it was."""
         stream = 0
         if len(self._chains) > 1:
             stream = int(self._first_ids.searchsorted(sample_id, side="right")) - 1
@@ -63,7 +63,7 @@ class SampleTransforms:
 
 
 def make_columns(transform: BatchTransform, ids: Sequence[int] | Int64Array, columns: Columns) -> Columns:
-    """Give what a transform makes of a batch by column; an error says which samples were in it."""
+    """Return what a transform makes of a batch by column; an error says which samples were in it."""
     try:
         return transform(columns)
     except Exception as error:

@@ -26,7 +26,7 @@ class FileKind:
 
 
 def format_of(name: str) -> str:
-    """Give the registered name of a format that a user names, or say which there are."""
+    """Return the registered name of a format that a user names, or say which there are."""
     ours = _OURS.get(name, name)
     if ours not in file_formats():
         raise ConfigError(f"unknown format {name!r}: use one of {', '.join(sorted([*_offered_formats(), 'mds']))}")
@@ -34,7 +34,7 @@ def format_of(name: str) -> str:
 
 
 def shown_format(name: str) -> str:
-    """Give the name of a format as users say it."""
+    """Return the name of a format as users say it."""
     return next((shown for shown, ours in _OURS.items() if ours == name), name)
 
 
@@ -44,12 +44,12 @@ def _offered_formats() -> list[str]:
 
 
 def known_suffixes() -> tuple[str, ...]:
-    """Give all endings of names that tell a format."""
+    """Return all endings of names that tell a format."""
     return tuple(suffix for name in file_formats() for suffix in get_file_format(name).suffixes)
 
 
 def kind_of_name(name: str) -> FileKind | None:
-    """Tell the format of a file by its name; None: the name says nothing."""
+    """Detect the format of a file by its name; None: the name says nothing."""
     rest, compression = split_suffix(name)
     found = [
         (len(suffix), format_name)
@@ -61,7 +61,7 @@ def kind_of_name(name: str) -> FileKind | None:
 
 
 def kind_of_bytes(first: bytes) -> FileKind | None:
-    """Tell the format of a file by its first bytes; None: they say nothing."""
+    """Detect the format of a file by its first bytes; None: they say nothing."""
     for name in file_formats():
         form = get_file_format(name)
         if form.magic and first[form.magic_at :].startswith(form.magic):
@@ -72,7 +72,7 @@ def kind_of_bytes(first: bytes) -> FileKind | None:
 def kinds_of(
     names: Sequence[str], read_first: Callable[[str], bytes], wanted: str | None, where: str
 ) -> list[FileKind]:
-    """Tell the format of each of some files, which must all be of one.
+    """Detect the format of each of some files, which must all be of one.
 
     With `wanted` that is the format, and names say only how files are compressed. Without, it is what names say; files
     whose names say nothing are asked for their first bytes.

@@ -46,7 +46,7 @@ def choose_files(
     split: str | None,
     more_suffixes: tuple[str, ...] = (),
 ) -> list[str]:
-    """Give the files of a split of a subset, sorted; what is left open must have only one answer.
+    """Return the files of a split of a subset, sorted; what is left open must have only one answer.
 
     Files are those whose names tell a format, or end with one of `more_suffixes`.
     """
@@ -108,7 +108,7 @@ def _choose_split(found: Mapping[str, list[str]], wanted: str | None, what: str)
 
 
 def find_splits(names: Sequence[str]) -> dict[str, list[str]]:
-    """Tell splits by names: sharded files below `data`, then folders, then files; else all is `train`."""
+    """Distinguish splits by names: sharded files below `data`, then folders, then files; else all is `train`."""
     sharded: dict[str, list[str]] = {}
     for name in names:
         if match := _SHARDED.fullmatch(name):

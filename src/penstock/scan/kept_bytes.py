@@ -55,7 +55,7 @@ class KeptBytes:
             self._spans.append(Span(begin, at))
 
     def holds(self, span: Span) -> bool:
-        """Tell whether all bytes of a span were written."""
+        """Return whether all bytes of a span were written."""
         with self._lock:
             self._spans = join_spans(self._spans)
             return any(each.begin <= span.begin and span.end <= each.end for each in self._spans)
@@ -70,9 +70,9 @@ class KeptBytes:
             write(data, at)
 
     def cut(self, end: int) -> None:
-        """Give back the room of all that lies after a place."""
+        """Release the room of all that lies after a place."""
         os.ftruncate(self._file.fileno(), end)
 
     def close(self) -> None:
-        """Give back all room."""
+        """Release all room."""
         self._file.close()

@@ -28,7 +28,7 @@ _FEW_NAMES = 32  # so many are asked for one by one; for more a list is quicker
 def find_in_repository(
     store: Store, subset: str | None, split: str | None, else_suffixes: tuple[str, ...] = ()
 ) -> list[ObjectInfo]:
-    """Give the files of a split of a repository of the Hub, by what it says of itself and by their names.
+    """Return the files of a split of a repository of the Hub, by what it says of itself and by their names.
 
     If none of them tells a format by its name, give those that end with `else_suffixes`.
     """
@@ -58,7 +58,7 @@ class Lister:
         self._found: dict[str, dict[str, ObjectInfo]] = {}  # what was listed, by prefix
 
     def find(self, patterns: Sequence[str], wanted: str | None = None) -> list[ObjectInfo]:
-        """Give the files that some names, globs and folders mean, in that order, each sorted by name.
+        """Return the files that some names, globs and folders mean, in that order, each sorted by name.
 
         Of a folder it is the files of the format that is wanted or, if none is said, those whose names tell one.
         """

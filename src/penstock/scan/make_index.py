@@ -14,9 +14,9 @@ from penstock.formats.files import get_file_format
 from penstock.index.files_json import check_readable, dump_files, load_files, settings_of
 from penstock.index.files_loader import FileShard, IndexedFile
 from penstock.index.model import ShardLayout
+from penstock.scan.batched_scan import batched_scan
 from penstock.scan.detect import FIRST_BYTES, FileKind, kinds_of
 from penstock.scan.objects import ScannedObject
-from penstock.scan.together import scan_together
 from penstock.storage.base import shown_url
 from penstock.storage.many import AsksAsynchronously
 from penstock.types import Span
@@ -64,7 +64,7 @@ class Scan:
     keep: Callable[[ObjectInfo], ScanKeeper | None] = lambda _: None  # what takes the bytes that are read of a file
 
     def make_index(self, objects: Sequence[ObjectInfo], known: Mapping[Identity, IndexedFile]) -> bytes:
-        """Give the index of some files; those that are known, and unchanged, are not scanned again."""
+        """Return the index of some files; those that are known, and unchanged, are not scanned again."""
         names = [info.key for info in objects]
         kinds = kinds_of(names, self._first_bytes, self.format, shown_url(self.url))
         form = get_file_format(kinds[0].format)
@@ -133,7 +133,7 @@ class Scan:
         def scan(number: int, file: ScannedObject) -> IndexedFile:
             return self._indexed(file, *missing[number], form)
 
-        return scan_together(self.store, len(missing), open_file, first, scan)
+        return batched_scan(self.store, len(missing), open_file, first, scan)
 
     def _scan(self, info: ObjectInfo, kind: FileKind, form: FileFormat, ahead: int) -> IndexedFile:
         self.watcher.check_wanted()
@@ -207,7 +207,7 @@ def _plain(info: ObjectInfo, shard: Any) -> FileShard:
 
 
 def _compressed(found: ScannedFile, file: ScannedObject) -> list[FileShard]:
-    """Say which stored bytes each shard is unpacked from; shards that do not lie between frames are joined."""
+    """Return which stored bytes each shard is unpacked from; shards that do not lie between frames are joined."""
     stored = {start.content: start.stored for start in file.frame_starts}
     begins = [stored[shard.span.begin] for shard in found.shards if shard.span.begin in stored]
     ends = [stored.get(shard.span.end, file.num_bytes) for shard in found.shards]
@@ -244,7 +244,7 @@ def check_alike(files: Sequence[IndexedFile], where: str) -> None:
 
 
 def unite_columns(files: Sequence[IndexedFile]) -> list[IndexedFile]:
-    """Give each file the columns of all: any of them may lack in any row."""
+    """Return each file the columns of all: any of them may lack in any row."""
     columns = {column.name: column for file in files for column in file.layout.columns}
     united = tuple(columns.values())
     return [replace(file, layout=replace(file.layout, columns=united)) for file in files]
@@ -253,7 +253,7 @@ def unite_columns(files: Sequence[IndexedFile]) -> list[IndexedFile]:
 def files_that_fit(
     data: bytes, where: str, objects: Sequence[ObjectInfo], settings: Mapping[str, Any]
 ) -> dict[Identity, IndexedFile]:
-    """Give those files of an index that are still as it says, if it was made with the same settings."""
+    """Return those files of an index that are still as it says, if it was made with the same settings."""
     document = json.loads(data)
     if not isinstance(document, dict) or settings_of(document) != dict(settings):
         return {}

@@ -63,7 +63,7 @@ class ScannedObject:
         self.frame_starts: list[FrameStart] = []
 
     def local_path(self) -> Path | None:
-        """Say where the object lies, if it is a file of this machine, and still is in the version that was listed."""
+        """Return the path of the object, if it is a local file still in the version that was listed."""
         if not isinstance(self._store, LocalStore):
             return None
         self._check(self._store.stat(self.name))
@@ -75,7 +75,7 @@ class ScannedObject:
         self._held.append((span, self._piece(span)))
 
     def tail(self, num_bytes: int) -> Span:
-        """Give where the last bytes are, so many or all."""
+        """Return where the last bytes are, so many or all."""
         return Span(max(0, self.num_bytes - num_bytes), self.num_bytes)
 
     def hold(self, span: Span, data: Buffer, info: ObjectInfo) -> None:
@@ -87,7 +87,7 @@ class ScannedObject:
         self._most_missing = most_bytes
 
     def read(self, begin: int, end: int) -> bytes:
-        """Give a range."""
+        """Return a range."""
         if self.is_compressed or not 0 <= begin <= end <= self.num_bytes:
             raise CorruptShardError(
                 f"{self.name} has {self.num_bytes} bytes, so there are no bytes {begin} to {end}: it was cut off, or"
@@ -101,7 +101,7 @@ class ScannedObject:
         return b"".join(self._pieces(Span(begin, end)))
 
     def chunks(self, begin: int = 0) -> Iterator[bytes]:
-        """Give all of it, in order, or what is stored from a byte on; of a compressed object, its content."""
+        """Return all of it, in order, or what is stored from a byte on; of a compressed object, its content."""
         stored = self._pieces(Span(min(begin, self.num_bytes), self.num_bytes))
         if self._compression is None:
             return stored
@@ -116,7 +116,7 @@ class ScannedObject:
             self.frame_starts.append(start)
 
     def _pieces(self, span: Span) -> Iterator[bytes]:
-        """Give a span in pieces, some of them read ahead."""
+        """Yield a span in pieces, some of them read ahead."""
         spans = deque(cut_span(span, _CHUNK_BYTES))
         if len(spans) <= 1:
             yield from map(self._piece, spans)

@@ -41,17 +41,17 @@ class NamedFiles:
 
 
 def has_magic(text: str) -> bool:
-    """Tell whether a name may be a glob."""
+    """Return whether a name may be a glob."""
     return bool((_WEB_MAGIC if url_scheme(text) in WEB else _MAGIC).search(text))
 
 
 def is_list(given: Given) -> bool:
-    """Tell whether somebody named several things."""
+    """Return whether somebody named several things."""
     return isinstance(given, Sequence) and not isinstance(given, str)
 
 
 def take_queries(given: Given) -> tuple[Given, dict[str, str]]:
-    """Give what a user named without the queries of files on the web, and these by the URLs that they belong to.
+    """Return what a user named without the queries of files on the web, and these by the URLs that they belong to.
 
     Whatever has a query is a file, so it comes back as a list.
     """
@@ -76,7 +76,7 @@ def take_queries(given: Given) -> tuple[Given, dict[str, str]]:
 
 
 def split_suffix(name: str) -> tuple[str, str | None]:
-    """Give the last part of a name, in lower case, and how its content is compressed if the name says so."""
+    """Return the last part of a name, in lower case, and how its content is compressed if the name says so."""
     return split_compression(name.rpartition("/")[2].lower())
 
 
@@ -92,7 +92,7 @@ def find_source(given: Given, suffixes: Sequence[str]) -> NamedFiles:
 
 
 def is_file_name(url: str, suffixes: Sequence[str]) -> bool:
-    """Tell whether a name is that of a file: it ends as files of some format do."""
+    """Return whether a name is that of a file: it ends as files of some format do."""
     return not url.endswith("/") and split_suffix(url)[0].endswith(tuple(suffixes))
 
 
@@ -104,7 +104,7 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def has_magic_part(part: str, url: str) -> bool:
-    """Tell whether a part of a URL may be a glob."""
+    """Return whether a part of a URL may be a glob."""
     return bool((_WEB_MAGIC if url_scheme(url) in WEB else _MAGIC).search(part))
 
 
@@ -159,18 +159,18 @@ def _of_list(urls: Sequence[str]) -> NamedFiles:
 
 
 def is_hidden(name: str, *, also_underscore: bool) -> bool:
-    """Tell whether any part of a name says that it is not meant: `.git`, `_SUCCESS`."""
+    """Return whether any part of a name says that it is not meant: `.git`, `_SUCCESS`."""
     marks = (".", "_") if also_underscore else (".",)
     return any(part.startswith(marks) for part in name.split("/"))
 
 
 def is_beside(name: str) -> bool:
-    """Tell whether a file is one that lies beside data: a README, a licence."""
+    """Return whether a file is one that lies beside data: a README, a licence."""
     return bool(_BESIDE.fullmatch(name.rpartition("/")[2]))
 
 
 def literal_prefix(pattern: str) -> str:
-    """Give what every name that fits a glob begins with."""
+    """Return what every name that fits a glob begins with."""
     match = _MAGIC.search(pattern)
     return pattern[: match.start()] if match else pattern
 
@@ -214,7 +214,7 @@ def _fits(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Tell whether a name fits a glob, in little time for any of them; what begins with a dot must be meant by it."""
+    """Return whether a name fits a glob, in little time for any of them; what begins with a dot must be meant by it."""
     if is_hidden(name, also_underscore=False) and not is_hidden(pattern, also_underscore=False):
         return False
     return len(name) <= NAME_CHARACTERS and any(_fits(each, name.split("/")) for each in _spelled_out(pattern))

@@ -70,7 +70,7 @@ class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
         return RowIterator(partial(self._read_chunks, shard_name), check_row(shard_name, row, num_rows), num_rows)
 
     def _read_chunks(self, shard_name: str, row: int) -> Iterator[list[Sample]]:
-        """Give the samples of a shard from a row on, some at a time."""
+        """Return the samples of a shard from a row on, some at a time."""
         return in_chunks(self.read_shard(shard_name, row))
 
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
@@ -161,7 +161,7 @@ class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
         return None
 
     def as_stream_source(self, columns: tuple[str, ...] | None = None, limit_bytes: int | None = None) -> Source:
-        """Give this source, or some columns of it, as one of a `StreamingDataset`: `Stream(source=...)` calls it.
+        """Return this source, or some columns of it, as one of a `StreamingDataset`: `Stream(source=...)` calls it.
 
         It needs a fingerprint, so that states fit the data. If it cannot read rows in any order, its samples are
         written to files first, once on each node, which take no more than so many bytes.
@@ -195,7 +195,7 @@ class GivesSource(Protocol):
     """What can be given in the place of a source, because it makes one of itself: a `StreamingDataset`."""
 
     def as_source(self) -> ShardedSource:
-        """Give the source."""
+        """Return the source."""
         ...
 
 
@@ -359,7 +359,7 @@ class IndexedSource(Source):
         return "" if self._is_nameless else self._source.order_fingerprint or ""
 
     def describe_shard(self, shard: int) -> str:
-        """Give the name of the shard."""
+        """Return the name of the shard."""
         return self._names[shard]
 
 
@@ -371,7 +371,7 @@ class _RowReader(FunctionReader):
         self._source, self._name, self._columns = source, name, columns
 
     def read(self, rows: Rows) -> list[Sample]:
-        """Give the samples at these rows, in this order."""
+        """Return the samples at these rows, in this order."""
         samples = self._source.read_rows(self._name, [int(row) for row in rows])
         if self._columns is None:
             return samples

@@ -35,7 +35,7 @@ class AppliesChatTemplate(Protocol):
     """A tokenizer of Hugging Face's, or anything else with that method."""
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-        """Give the text of a conversation."""
+        """Return the text of a conversation."""
 
 
 class ChatTemplate:
@@ -95,7 +95,7 @@ class ChatTemplateTransform(Transform, written_name="chat.ChatTemplateTransform/
         self._template_kwargs = template_kwargs
 
     def __call__(self, sample: Sample) -> Sample:
-        """Give a sample with the text."""
+        """Return a sample with the text."""
         field = next((name for name in self._fields if is_conversation(sample.get(name))), None)
         if field is None:
             raise MissingColumnError(
@@ -132,7 +132,7 @@ class MaybeApplyChatTemplate(ChatTemplateTransform, written_name="chat.MaybeAppl
     _answers = ("chosen", "rejected", "completion")
 
     def __call__(self, sample: Sample) -> Sample:
-        """Give a sample in which conversations are text."""
+        """Return a sample in which conversations are text."""
         if any(is_conversation(sample.get(name)) for name in self._fields):
             return super().__call__(sample)
         made = dict(sample)
@@ -171,7 +171,7 @@ class ConvertToChatML(Transform, written_name="chat.ConvertToChatML/1"):
         self._roles = {**(ROLES if use_default_mapping else {}), **(role_mapping or {})}
 
     def __call__(self, sample: Sample) -> Sample:
-        """Give a sample with the converted messages in place of the stored ones."""
+        """Return a sample with the converted messages in place of the stored ones."""
         messages = [as_role_message(message, self._roles) for message in _messages(sample, self._input_field)]
         kept = {name: value for name, value in sample.items() if name != self._input_field}
         return {**kept, self._output_field: messages}
@@ -195,7 +195,7 @@ class ConvertInputOutputToChatML(Transform, written_name="chat.ConvertInputOutpu
         self._user_role, self._assistant_role = user_role, assistant_role
 
     def __call__(self, sample: Sample) -> Sample:
-        """Give a sample with the messages in place of the turns."""
+        """Return a sample with the messages in place of the turns."""
         messages = []
         for turn in _messages(sample, self._input_field):
             if turn.get("system"):
@@ -214,7 +214,7 @@ class ConvertInputOutputToChatML(Transform, written_name="chat.ConvertInputOutpu
 
 
 def as_role_message(message: Mapping[str, Any], roles: Mapping[str, str] = ROLES) -> Message:
-    """Give a message with role and content; its other keys stay as they are."""
+    """Return a message with role and content; its other keys stay as they are."""
     if "role" in message:
         return dict(message)
     try:
@@ -228,7 +228,7 @@ def as_role_message(message: Mapping[str, Any], roles: Mapping[str, str] = ROLES
 
 
 def is_conversation(value: Any) -> bool:
-    """Tell whether something is a list of messages."""
+    """Return whether something is a list of messages."""
     return (
         isinstance(value, Sequence)
         and not isinstance(value, str)

@@ -48,7 +48,7 @@ def with_code(fingerprint: str | None, code: Sequence[CodeDigest]) -> str | None
 
 
 def why_none(code: Sequence[CodeDigest]) -> str:
-    """Say why there is no fingerprint, and what to do."""
+    """Describe why there is no fingerprint, and what to do."""
     reason = next((f"{each.reason}. Pass it what can be pickled, or " for each in code if each.reason), "")
     return reason or "give data in memory a fingerprint=, transforms that depend on more than code settings(), "
 

@@ -23,7 +23,7 @@ class SelectFields(Transform, written_name="fields.SelectFields/1"):
         self._fields = _names(fields)
 
     def __call__(self, sample: Sample) -> Sample:
-        """Give a sample with these fields."""
+        """Return a sample with these fields."""
         try:
             return {name: sample[name] for name in self._fields}
         except KeyError as missing:
@@ -41,7 +41,7 @@ class DropFields(Transform, written_name="fields.DropFields/1"):
         self._fields = frozenset(_names(fields))
 
     def __call__(self, sample: Sample) -> Sample:
-        """Give a sample without these fields."""
+        """Return a sample without these fields."""
         return {name: value for name, value in sample.items() if name not in self._fields}
 
     def settings(self) -> Mapping[str, Any]:
@@ -56,7 +56,7 @@ class RenameFields(Transform, written_name="fields.RenameFields/1"):
         self._mapping = dict(mapping)
 
     def __call__(self, sample: Sample) -> Sample:
-        """Give a sample with the new names."""
+        """Return a sample with the new names."""
         renamed = {self._mapping.get(name, name): value for name, value in sample.items()}
         if len(renamed) < len(sample):
             raise ConfigError(
@@ -77,7 +77,7 @@ class MapField(Transform, written_name="fields.MapField/1"):
         self._output_field = output_field or field
 
     def __call__(self, sample: Sample) -> Sample:
-        """Give a sample with the function's value."""
+        """Return a sample with the function's value."""
         if self._field not in sample:
             return sample
         return {**sample, self._output_field: self._fn(sample[self._field])}
@@ -96,7 +96,7 @@ class FilterByField(Transform, written_name="fields.FilterByField/1"):
         self._field, self._fn = field, check_callable(predicate, "predicate")
 
     def __call__(self, sample: Sample) -> Sample | None:
-        """Give the sample, or None."""
+        """Return the sample, or None."""
         return sample if self._field in sample and self._fn(sample[self._field]) else None
 
     def settings(self) -> Mapping[str, Any]:
@@ -113,7 +113,7 @@ class FilterNonEmpty(Transform, written_name="fields.FilterNonEmpty/1"):
         self._fields = _names(fields)
 
     def __call__(self, sample: Sample) -> Sample | None:
-        """Give the sample, or None."""
+        """Return the sample, or None."""
         return None if any(_is_empty(sample.get(name)) for name in self._fields) else sample
 
     def settings(self) -> Mapping[str, Any]:
@@ -134,7 +134,7 @@ class ExtractField(Transform, written_name="fields.ExtractField/1"):
             )
 
     def __call__(self, sample: Sample) -> Sample:
-        """Give a sample with the value."""
+        """Return a sample with the value."""
         value: Any = sample
         for step in self._steps:
             try:
@@ -179,7 +179,7 @@ class CombineFields(Transform, written_name="fields.CombineFields/1"):
         self._drops = drop_sources
 
     def __call__(self, sample: Sample) -> Sample:
-        """Give a sample with the joined field; fields that are not there are left out of it."""
+        """Return a sample with the joined field; fields that are not there are left out of it."""
         values = [sample[name] for name in self._fields if name in sample]
         joined = self._separator.join(map(str, values)) if self._fn is None else self._fn(values)
         kept = {name: value for name, value in sample.items() if not (self._drops and name in self._fields)}
@@ -203,7 +203,7 @@ class AddField(Transform, written_name="fields.AddField/1"):
         self._fn = _unless_plain(value)
 
     def __call__(self, sample: Sample) -> Sample:
-        """Give a sample with the field."""
+        """Return a sample with the field."""
         return {**sample, self._field: self._value(sample) if callable(self._value) else self._value}
 
     def settings(self) -> Mapping[str, Any]:

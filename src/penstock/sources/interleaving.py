@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.blocks.block import Block
 from penstock.errors import ResumeError
-from penstock.order.keys import draw, fold
+from penstock.order.keys import draw, hash_key
 from penstock.order.state_fields import COUNT, refuse
 from penstock.sources.iterators import SampleIterator
 from penstock.sources.row_ranges import RangeIterator
@@ -80,7 +80,7 @@ class InterleavedIterator(SampleIterator):
         return number, RangeIterator(self._ranges[number], self._reading)
 
     def get_state(self) -> State:
-        """Say which ranges are open, and where they are."""
+        """Return which ranges are open, and where they are."""
         return {
             "next": self._next,
             "turn": self._turn,
@@ -120,7 +120,7 @@ class SplitIterator(SampleIterator):
     def __init__(self, samples: SampleIterator, *, rank: int, num_ranks: int, pads: bool, seed: int) -> None:
         super().__init__()
         self._samples, self._rank, self._num_ranks, self._pads = samples, rank, num_ranks, pads
-        self._key, self._group = fold("split", seed), 0
+        self._key, self._group = hash_key("split", seed), 0
 
     def close(self) -> None:
         """Close the input."""
@@ -140,7 +140,7 @@ class SplitIterator(SampleIterator):
         return rows.pick(mine)
 
     def get_state(self) -> State:
-        """Say which group is next, and where the input is."""
+        """Return which group is next, and where the input is."""
         return {"group": self._group, "samples": self._samples.state_dict()}
 
     def set_state(self, state: State) -> None:

@@ -68,11 +68,11 @@ class SampleIterator:
         return next(self._one_by_one)
 
     def take(self, count: int) -> list[Sample]:
-        """Give so many samples; fewer only where the samples end, or before an error, which the next call raises."""
+        """Return so many samples; fewer only where the samples end, or before an error, which the next call raises."""
         return self.read_block(count, count, as_samples=True).samples()
 
     def read_block(self, at_least: int = 1, at_most: int = sys.maxsize, *, as_samples: bool = False) -> Block:
-        """Give so many rows, and those that are at hand after them; fewer only as `take` does.
+        """Return so many rows, and those that are at hand after them; fewer only as `take` does.
 
         With `as_samples`, they are in a list that may be changed, and without positions. All rows of a block become
         samples then, since the others are likely to be taken so, too.
@@ -133,7 +133,7 @@ class SampleIterator:
         return skipped
 
     def read(self) -> list[Sample]:
-        """Give the samples that are at hand, or those of the next block; nothing where the samples end."""
+        """Return the samples that are at hand, or those of the next block; nothing where the samples end."""
         return self.read_block().samples()
 
     def state_dict(self) -> State:
@@ -200,7 +200,7 @@ class RowIterator(SampleIterator):
         return Block(chunk, after=partial(row_after, row))
 
     def get_state(self) -> State:
-        """Say which row is next."""
+        """Return which row is next."""
         return {"row": self._row}
 
     def set_state(self, state: State) -> None:
@@ -256,7 +256,7 @@ class ChainIterator(SampleIterator):
         return Block()
 
     def get_state(self) -> State:
-        """Say which shard it is, and the position in it."""
+        """Return which shard it is, and the position in it."""
         if self._shard is None:
             return self._place({"row": self._first_row} if self._first_row else {})
         return self._place(self._shard.state_dict())
@@ -290,7 +290,7 @@ def _inside(place: State, after: PositionAfter, given: int) -> State:
 
 
 def in_chunks(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
-    """Give samples some at a time, and one by one if they come slowly; an error comes after the samples before it."""
+    """Yield samples some at a time, and one by one if they come slowly; an error comes after the samples before it."""
     iterator = iter(samples)
     size = 1
     while True:

@@ -35,7 +35,7 @@ class RowRange:
 
 
 def divide(names: Sequence[str], lengths: Sequence[int], *, rank: int, num_ranks: int, pads: bool) -> list[RowRange]:
-    """Give the rows that a rank reads, where shards lie end to end: the same number on every rank.
+    """Return the rows that a rank reads, where shards lie end to end: the same number on every rank.
 
     What is left over is read by nobody, or, if it `pads`, the last ranks begin again with the first rows.
     """
@@ -137,7 +137,7 @@ class RangeIterator(SampleIterator):
         return _Read(join_blocks(parts), end)
 
     def get_state(self) -> State:
-        """Say where the shard is, and how many rows are left."""
+        """Return where the shard is, and how many rows are left."""
         return {"rows": self._rows.state_dict() if self._end is None else self._end, "left": self._left}
 
     def set_state(self, state: State) -> None:

@@ -21,5 +21,5 @@ class ShardCount(int):
     """A number of shards that may also be called, as some libraries have it."""
 
     def __call__(self) -> int:
-        """Give the number."""
+        """Return the number."""
         return int(self)

@@ -101,7 +101,7 @@ class ShuffledIterator(SampleIterator):
         self._samples.close()
 
     def next(self) -> Block:
-        """Give the samples that leave next."""
+        """Return the samples that leave next."""
         while True:
             self._time += self._at_once
             self._read_until(self._time)
@@ -150,7 +150,7 @@ class ShuffledIterator(SampleIterator):
         return times
 
     def get_state(self) -> State:
-        """Say where the oldest samples of the buffer begin, and until when they were given."""
+        """Return where the oldest samples of the buffer begin, and until when they were given."""
         now = {"row": self._row, "come": self._come, "samples": self._samples.state_dict()}
         left = (block.start for block in self._blocks if block.num_given < len(block.times))
         return {"time": self._time, **next(left, now)}

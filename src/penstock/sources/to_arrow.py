@@ -74,7 +74,7 @@ def _arrays_to_arrow(values: list[Any]) -> Any:
 
 
 def _is_same(stored: Any, value: Any) -> bool:
-    """Tell whether a value is what it was; lists, tuples and arrays count as equal, and so do numbers of any type."""
+    """Return whether a value is what it was; lists, tuples and arrays count as equal, and so do numbers of any type."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, str | bytes):

@@ -121,7 +121,7 @@ class TransformedIterator(SampleIterator):
         return TransformError(f"a transform failed on {where}: {type(error).__name__}: {error}", where=where)
 
     def get_state(self) -> State:
-        """Say where the input of the next samples begins."""
+        """Return where the input of the next samples begins."""
         return {"input": self._under_way[0][0] if self._under_way else self._samples.state_dict()}
 
     def set_state(self, state: State) -> None:
@@ -183,7 +183,7 @@ def _transform_batch(transform: BatchTransform, samples: list[Sample]) -> _Outco
 def describe_row(
     name: str, find_row: Callable[[State, int], int | None], state: State, number: int | None, count: int
 ) -> str:
-    """Say where a sample is, by a state of the iterator that it came from.
+    """Describe where a sample is, by a state of the iterator that it came from.
 
     Args:
         name: The shard.

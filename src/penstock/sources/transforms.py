@@ -79,7 +79,7 @@ class Transform(_Composes, ABC):
 
     @abstractmethod
     def __call__(self, sample: Sample) -> Sample | None:
-        """Give the new sample, or None."""
+        """Return the new sample, or None."""
 
 
 class ExpandTransform(_Composes, ABC):
@@ -89,7 +89,7 @@ class ExpandTransform(_Composes, ABC):
 
     @abstractmethod
     def __call__(self, sample: Sample) -> Iterable[Sample]:
-        """Give the new samples."""
+        """Return the new samples."""
 
 
 class BatchTransform(_Composes, ABC):
@@ -101,7 +101,7 @@ class BatchTransform(_Composes, ABC):
 
     @abstractmethod
     def __call__(self, samples: list[Sample]) -> Iterable[Sample]:
-        """Give the new samples."""
+        """Return the new samples."""
 
 
 AnyTransform = Transform | ExpandTransform | BatchTransform
@@ -114,7 +114,7 @@ class MapTransform(Transform, written_name="transforms.MapTransform/1"):
         self._fn = check_callable(fn, "fn")
 
     def __call__(self, sample: Sample) -> Sample:
-        """Give what the function makes of a sample."""
+        """Return what the function makes of a sample."""
         made = self._fn(sample)
         if not isinstance(made, Mapping):
             raise TypeError(
@@ -134,7 +134,7 @@ class MapBatchTransform(BatchTransform, written_name="transforms.MapBatchTransfo
         self.batch_size = batch_size
 
     def __call__(self, samples: list[Sample]) -> Iterable[Sample]:
-        """Give what the function makes of the samples."""
+        """Return what the function makes of the samples."""
         return checked_samples(self._fn(samples))
 
     def settings(self) -> Mapping[str, Any]:
@@ -149,7 +149,7 @@ class FlatMapTransform(ExpandTransform, written_name="transforms.FlatMapTransfor
         self._fn = check_callable(fn, "fn")
 
     def __call__(self, sample: Sample) -> Iterable[Sample]:
-        """Give what the function makes of a sample."""
+        """Return what the function makes of a sample."""
         return checked_samples(self._fn(sample))
 
 
@@ -162,7 +162,7 @@ class FilterTransform(Transform, written_name="transforms.FilterTransform/1"):
         self._fn = check_callable(predicate, "predicate")
 
     def __call__(self, sample: Sample) -> Sample | None:
-        """Give the sample, or None."""
+        """Return the sample, or None."""
         return sample if self._fn(sample) else None
 
 
@@ -191,7 +191,7 @@ class ChainedTransform(_Composes, written_name="transforms.ChainedTransform/1"):
         return iter(self._transforms)
 
     def __call__(self, sample: Sample) -> Any:
-        """Give the new sample or None; with a transform that makes several, the list of all of them."""
+        """Return the new sample or None; with a transform that makes several, the list of all of them."""
         if self.is_batched:
             raise ConfigError("a chain with a batched transform cannot be applied to one sample: apply it to a source")
         made = apply_all(self._transforms, sample)
@@ -213,7 +213,7 @@ AnySourceTransform = AnyTransform | ChainedTransform | Callable[[dict[str, Any]]
 
 
 def apply_all(transforms: Sequence[AnyTransform], sample: Sample) -> list[Sample]:
-    """Give all that a list of transforms, none of them batched, makes of a sample."""
+    """Return all that a list of transforms, none of them batched, makes of a sample."""
     for number, transform in enumerate(transforms):
         if isinstance(transform, ExpandTransform):
             rest = transforms[number + 1 :]
@@ -235,7 +235,7 @@ def as_transform(given: Any) -> AnyTransform:
 
 
 def checked_samples(made: Any) -> Iterator[Sample]:
-    """Give the samples that a function returned, and refuse what is none, such as a dict of columns."""
+    """Yield the samples that a function returned, and refuse what is none, such as a dict of columns."""
     if isinstance(made, str | Mapping) or not isinstance(made, Iterable):
         raise TypeError(f"the function returned a {type(made).__name__} instead of a list of samples: {made!r:.80}")
     for sample in made:

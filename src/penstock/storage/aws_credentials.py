@@ -36,7 +36,7 @@ _ROLE_SIGNS = (
 
 
 def find_credentials(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Give what the client needs to sign its requests, or to leave them unsigned; JSON values only."""
+    """Return what the client needs to sign its requests, or to leave them unsigned; JSON values only."""
     if options.get("anonymous"):
         return {"anonymous": True}
     keys = _pair(
@@ -59,7 +59,7 @@ def find_credentials(options: Mapping[str, Any], environ: Mapping[str, str]) -> 
 
 
 def credential_provider(options: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """Give a function that the client asks for keys, also again when they expire; None: the client finds its role."""
+    """Return a function that the client asks for keys, also again when they expire; None: the client finds its role."""
     if "role" in options:
         return None
     if "boto3" in options:

@@ -27,16 +27,16 @@ class Profile:
 
     @property
     def has_keys(self) -> bool:
-        """Say whether there is a pair of keys, and nothing that goes before it."""
+        """Return whether there is a pair of keys, and nothing that goes before it."""
         return "aws_access_key_id" in self.values and not self.needs_boto3
 
     @property
     def needs_boto3(self) -> bool:
-        """Say whether finding credentials takes more than reading them."""
+        """Return whether finding credentials takes more than reading them."""
         return any(name in self.values for name in _BEYOND_KEYS)
 
     def settings(self) -> dict[str, Any]:
-        """Give keys and place."""
+        """Return keys and place."""
         return without_none(
             {
                 "access_key_id": self.values["aws_access_key_id"],
@@ -47,7 +47,7 @@ class Profile:
         )
 
     def place(self) -> dict[str, Any]:
-        """Give what a profile says about where the store is."""
+        """Return what a profile says about where the store is."""
         return without_none({"region": self.values.get("region"), "endpoint": self.values.get("endpoint_url")})
 
 
@@ -67,7 +67,7 @@ def read_profile(name: str | None, environ: Mapping[str, str]) -> Profile:
 
 
 def merge_profile(name: str, config: str, credentials: str) -> dict[str, str] | None:
-    """Give what two profile files say about a name; keys in the credentials file win. None: it is in neither."""
+    """Return what two profile files say about a name; keys in the credentials file win. None: it is in neither."""
     if not config and not credentials:
         return None
     import configparser  # takes a while to load, and most machines in a cloud have no such files

@@ -121,7 +121,7 @@ def parse_connection_string(text: str) -> dict[str, str]:
 
 
 def _split(url: str) -> tuple[str, str | None, str]:
-    """Give container, account if the URL names it, and prefix."""
+    """Return container, account if the URL names it, and prefix."""
     place, prefix = bucket_and_prefix(url)
     container, _, host = place.partition("@")
     if not container:

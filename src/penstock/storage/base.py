@@ -41,7 +41,7 @@ class ObjectInfo:
 
 
 def whole_seconds(seconds: float) -> int:
-    """Give a time as `ObjectInfo.modified_ns`, without fractions: many stores tell them in lists and nowhere else."""
+    """Return a time as `ObjectInfo.modified_ns`, without fractions: many stores tell them in lists and nowhere else."""
     return int(seconds) * 1_000_000_000
 
 
@@ -49,7 +49,7 @@ class Store(Protocol):
     """Objects under one root. A store is settings only: it pickles, and it may be used in any process."""
 
     def read(self, key: str, span: Span | None = None) -> bytes:
-        """Give an object or a range of it."""
+        """Return an object or a range of it."""
         ...
 
     def download(self, key: str, path: Path, span: Span | None = None) -> None:
@@ -57,7 +57,7 @@ class Store(Protocol):
         ...
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[Buffer, ObjectInfo]:
-        """Give a range of an object, and what the whole object is.
+        """Return a range of an object, and what the whole object is.
 
         With `etag`, an object that is no longer that version is an `ObjectChangedError`: pieces of two versions never
         make one file. The span must lie within the object.
@@ -145,13 +145,13 @@ stores: Registry[StoreFamily] = Registry(
 
 
 def url_scheme(url: str) -> str | None:
-    """Give the scheme of a URL in lower case, or None if it is a plain path."""
+    """Return the scheme of a URL in lower case, or None if it is a plain path."""
     match = _URL.search(url)
     return match.group(1).lower() if match else None
 
 
 def shown_url(url: str) -> str:
-    """Give a URL as it may be shown and kept: without a password, a signed query or control characters."""
+    """Return a URL as it may be shown and kept: without a password, a signed query or control characters."""
     scheme = url_scheme(url)
     if scheme is None:
         return printable(url)
@@ -193,7 +193,7 @@ def redacted(text: str) -> str:
 
 
 def safe_cause(error: Exception) -> Exception:
-    """Give the error to chain one of ours to: the original, unless its text shows secrets of a URL."""
+    """Return the error to chain one of ours to: the original, unless its text shows secrets of a URL."""
     text = str(error)
     safe = redacted(text)
     return error if safe == text else StoreError(safe)

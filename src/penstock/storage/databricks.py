@@ -131,7 +131,7 @@ def _describe(key: str, status: FileStatus) -> ObjectInfo:
 
 
 def root_of(url: str) -> str:
-    """Give the absolute path that a URL names."""
+    """Return the absolute path that a URL names."""
     root = "/" + url.partition(":")[2].strip("/")
     parts = root.split("/")
     if any(part in (".", "..") for part in parts) or "" in parts[1:-1]:

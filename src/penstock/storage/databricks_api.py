@@ -47,7 +47,7 @@ class FileStatus:
 
     @property
     def etag(self) -> str:
-        """Give a tag of the version. Whole seconds: that is what all answers tell."""
+        """Return a tag of the version. Whole seconds: that is what all answers tell."""
         return f"{self.changed_ms // 1000:x}-{self.num_bytes:x}"
 
 
@@ -59,7 +59,7 @@ class FileApi(Protocol):
         ...
 
     def read(self, path: str, span: Span) -> tuple[FileStatus, Generator[bytes, None, None]]:
-        """Give what a file has of a range that is not empty."""
+        """Return what a file has of a range that is not empty."""
         ...
 
     def put(self, file: BinaryIO, path: str) -> None:
@@ -199,7 +199,7 @@ _clients = PerProcess(_Clients)
 
 
 def get_client(login: Mapping[str, Any], patience_s: float) -> Any:
-    """Give this process's client of a workspace."""
+    """Return this process's client of a workspace."""
     return _clients.get().get(login, patience_s)
 
 
@@ -228,7 +228,7 @@ def _milliseconds(date: str) -> int:
 
 
 def nothing() -> Generator[bytes, None, None]:
-    """Give no bytes."""
+    """Yield no bytes."""
     yield from ()
 
 

@@ -102,7 +102,7 @@ class FsspecStore(ReadsBodies):
         return f"{shown_url(self.url).rstrip('/')}/{key}"
 
     def _system(self) -> tuple[Any, str]:
-        """Give the file system and the path that it has for our root; fsspec keeps one per thread and process."""
+        """Return the file system and the path that it has for our root; fsspec keeps one per thread and process."""
         core = require("fsspec.core", extra="fsspec", purpose=f"opening {self._shown()}")
         system, root = core.url_to_fs(self.url, **self.options)
         system.invalidate_cache()  # a list that it remembers tells of files as they were
@@ -167,7 +167,7 @@ def _join(root: str, key: str) -> str:
 
 
 def describe(key: str, info: Mapping[str, Any]) -> ObjectInfo:
-    """Say what a file system told of a file."""
+    """Return what a file system told of a file."""
     if info.get("type") == "directory":
         raise ObjectNotFoundError(f"{key} is a folder, not a file", key=key)
     size = info.get("size")
@@ -179,7 +179,7 @@ def describe(key: str, info: Mapping[str, Any]) -> ObjectInfo:
 
 
 def _modified_ns(info: Mapping[str, Any]) -> int | None:
-    """Give the time of the last change; file systems tell it as a number, a date or the text of one."""
+    """Return the time of the last change; file systems tell it as a number, a date or the text of one."""
     value = next((info[name] for name in _TIME_FIELDS if info.get(name) is not None), None)
     if isinstance(value, str):
         try:
@@ -209,7 +209,7 @@ def _put(system: Any, path: str, target: str) -> None:
 
 
 def _renames(system: Any) -> bool:
-    """Tell whether it has a way of its own to move a file; fsspec's is to copy all bytes."""
+    """Return whether it has a way of its own to move a file; fsspec's is to copy all bytes."""
     spec = require("fsspec.spec", extra="fsspec", purpose="uploading")
     return type(system).mv is not spec.AbstractFileSystem.mv
 

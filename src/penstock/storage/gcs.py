@@ -93,7 +93,7 @@ def _default_credentials(environ: Mapping[str, str], *, must_be_there: bool) -> 
 
 
 def _is_at_google() -> bool:
-    """Tell whether the firmware of this machine says that it is one of Google's; no network is asked."""
+    """Return whether the firmware of this machine says that it is one of Google's; no network is asked."""
     for name in ("sys_vendor", "product_name", "board_vendor"):
         with suppress(OSError):  # not every system tells
             if "Google" in (_FIRMWARE / name).read_text():

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.errors import ConfigError
 from penstock.outside_text import Bounded
 from penstock.storage.base import StoreFamily, check_key, shown_url, split_url
-from penstock.storage.http_headers import NO_LIST, READ_ONLY, HttpHeaderStore, needs_open_eyes
+from penstock.storage.http_headers import NO_LIST, READ_ONLY, HttpHeaderStore, must_check_redirects
 from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
 from penstock.storage.http_queries import QUERIES
 from penstock.storage.object import Cloud, ObjectStore
@@ -87,7 +87,7 @@ cloud = Cloud(
 
 
 def _open(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> Store:
-    if settings.options.get(QUERIES) or needs_open_eyes(settings.options.get("headers", {})):
+    if settings.options.get(QUERIES) or must_check_redirects(settings.options.get("headers", {})):
         return HttpHeaderStore(settings, retry, hooks)
     return ObjectStore(cloud, settings, retry, hooks)
 

@@ -60,20 +60,20 @@ _RANGE = Bounded(r"bytes (\d+)-\d+/(\d+)", 64)
 Origin = tuple[str, str, int]  # scheme, host, port
 
 
-def needs_open_eyes(headers: Mapping[str, str]) -> bool:
-    """Tell whether any of these headers would follow a redirect to another host if nobody looked."""
+def must_check_redirects(headers: Mapping[str, str]) -> bool:
+    """Return whether any of these headers would follow a redirect to another host if nobody looked."""
     return any(name.lower() not in _TAKEN_OFF for name in headers)
 
 
 def origin_of(url: str) -> Origin:
-    """Give what must be equal for two URLs to be of one server."""
+    """Return what must be equal for two URLs to be of one server."""
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
     return scheme, parts.hostname or "", parts.port or (443 if scheme == "https" else 80)
 
 
 def redirect_target(shown: str, url: str, location: str | None) -> str:
-    """Give the address that a redirect names; what is no web server, or leads from TLS to plain text, is refused."""
+    """Return the address that a redirect names; what is no web server, or leads from TLS to plain text, is refused."""
     try:
         target = urljoin(url, location or "")
         scheme, host, _ = origin_of(target)
@@ -107,7 +107,7 @@ class Network:
         return connection
 
     def target(self, url: str) -> tuple[str, dict[str, str]]:
-        """Give what the first line of a request asks for, and the headers that only a proxy sees."""
+        """Return what the first line of a request asks for, and the headers that only a proxy sees."""
         parts = urlsplit(url)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         scheme, host, port = origin_of(url)
@@ -117,7 +117,7 @@ class Network:
         return path, {}
 
     def proxy_headers(self) -> dict[str, str]:
-        """Give the proxy's own credentials."""
+        """Return the proxy's own credentials."""
         from base64 import b64encode
 
         parts = urlsplit(self.proxy or "")
@@ -164,7 +164,7 @@ class HttpConnection:
         return self._http.getresponse()
 
     def is_open(self) -> bool:
-        """Tell whether the last answer was read to its end."""
+        """Return whether the last answer was read to its end."""
         return self._answer is None or self._answer.isclosed()
 
     def close(self) -> None:
@@ -202,7 +202,7 @@ class HttpHeaderStore(ReadsBodies):
         self.check_writable()
 
     def check_writable(self) -> NoReturn:
-        """Say that it is not."""
+        """Return that it is not."""
         raise ConfigError(f"{shown_url(self.settings.url)} cannot be written to: {READ_ONLY}")
 
     @contextmanager
@@ -226,7 +226,7 @@ class HttpHeaderStore(ReadsBodies):
         yield ResponseBody(self._look(key), iter(()))  # the file ends before the range begins
 
     def _look(self, key: str) -> ObjectInfo:
-        """Say what a file is. A signed query is good for reading alone: then its first byte is asked for."""
+        """Return what a file is. A signed query is good for reading alone: then its first byte is asked for."""
         if self._signed_target(key) is not None:
             with self._translated(key), self._ask("GET", key, {"Range": "bytes=0-0"}) as answer:
                 is_empty = answer.status == 416  # it has no first byte
@@ -311,7 +311,7 @@ class HttpHeaderStore(ReadsBodies):
 
 
 def _refusal(shown: str, status: int, retry_after: str) -> StoreError:
-    """Say what an answer without an object means."""
+    """Return what an answer without an object means."""
     reason = f"{shown}: the server answered {status}"
     if status in (404, 410):
         return ObjectNotFoundError(f"there is no object {shown}")
@@ -327,7 +327,7 @@ def _refusal(shown: str, status: int, retry_after: str) -> StoreError:
 
 
 def _describe(key: str, answer: http.client.HTTPResponse) -> tuple[ObjectInfo, int]:
-    """Say what the whole object is, and where in it the body begins."""
+    """Return what the whole object is, and where in it the body begins."""
     headers = answer.headers
     part = _RANGE.fullmatch(headers.get("Content-Range") or "")
     length = part.group(2) if part else headers.get("Content-Length") or ""
@@ -344,7 +344,7 @@ def _describe(key: str, answer: http.client.HTTPResponse) -> tuple[ObjectInfo, i
 
 
 def _chunks(answer: http.client.HTTPResponse, skip: int, wanted: int) -> Iterator[bytes]:
-    """Give the bytes of a range, also from a server that sends the whole file whatever it is asked for."""
+    """Yield the bytes of a range, also from a server that sends the whole file whatever it is asked for."""
     while wanted and (chunk := answer.read1(_CHUNK_BYTES)):
         kept = chunk[skip : skip + wanted]
         skip = max(0, skip - len(chunk))

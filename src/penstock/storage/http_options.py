@@ -31,7 +31,7 @@ def resolve_connection(endpoint: str, options: Mapping[str, Any], environ: Mappi
 
 
 def connection_config(endpoint: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Give obstore's options for them."""
+    """Return obstore's options for them."""
     verify = options.get("verify")
     return without_none(
         {

@@ -31,7 +31,7 @@ def split_query(url: str) -> tuple[str, str]:
 
 
 def with_queries(settings: StoreSettings, queries: Mapping[str, str]) -> StoreSettings:
-    """Give a store the queries of its files, which are told by their URLs; those for other servers are not for it."""
+    """Return a store the queries of its files, which are told by their URLs; those for other servers are not for it."""
     server = _server(settings.url)
     own = {real_path(url): _target(url, query) for url, query in queries.items() if _server(url) == server}
     return replace(settings, options={**settings.options, QUERIES: own}) if own else settings
@@ -43,7 +43,7 @@ def _server(url: str) -> tuple[str, str]:
 
 
 def real_path(url: str) -> str:
-    """Give the path of a URL by its real names, without the slash that it begins with."""
+    """Return the path of a URL by its real names, without the slash that it begins with."""
     return "/".join(part for part in unescaped(_path(url)).split("/") if part)
 
 
@@ -52,5 +52,5 @@ def _path(url: str) -> str:
 
 
 def _target(url: str, query: str) -> str:
-    """Give the path and the query of a request, with nothing changed that may stand there."""
+    """Return the path and the query of a request, with nothing changed that may stand there."""
     return f"{quote(_path(url), safe=_KEPT_IN_PATH)}?{quote(query, safe=_KEPT_IN_QUERY)}"

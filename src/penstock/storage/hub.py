@@ -54,7 +54,7 @@ class HubStore(ReadsBodies):
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
 
     def commit(self) -> str:
-        """Give the commit that this process reads; a bucket has none."""
+        """Return the commit that this process reads; a bucket has none."""
         if self.location.is_commit or self.location.is_bucket:
             return self.location.revision
         with _lock.get():
@@ -206,7 +206,7 @@ class HubStore(ReadsBodies):
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[AskOnce]:
-        """Give what asks once for a small range of a file; see `many.AsksAsynchronously`."""
+        """Yield what asks once for a small range of a file; see `many.AsksAsynchronously`."""
         commit = self.commit()
         async with _utils().get_async_session() as session:
             yield partial(self._ask_once, session, commit)
@@ -266,7 +266,7 @@ def _hub() -> Any:
 
 
 def _utils() -> Any:
-    """Give its helpers, which are a module of their own that somebody has to import."""
+    """Return its helpers, which are a module of their own that somebody has to import."""
     return require("huggingface_hub.utils", extra="hf", purpose="reading hf:// URLs")
 
 
@@ -279,7 +279,7 @@ def _buckets(api: Any) -> Any:
 
 
 def _limit_silence(patience_s: float) -> None:
-    """Give the session that huggingface_hub shares in this process a limit, if it has none: it would wait for ever."""
+    """Set a limit for the session that huggingface_hub shares here, if it has none: it would wait for ever."""
     session = _utils().get_session()
     if session.timeout.read is None:
         session.timeout = http_library().Timeout(patience_s)
@@ -303,7 +303,7 @@ def _describe_answer(key: str, response: Any) -> ObjectInfo:
 
 
 def _chunks(response: Any, span: Span) -> Iterator[bytes]:
-    """Give the bytes of a range, also from a server that sends the whole file whatever it is asked for."""
+    """Yield the bytes of a range, also from a server that sends the whole file whatever it is asked for."""
     skip = 0 if response.status_code == 206 else span.begin
     left = len(span)
     for chunk in response.iter_bytes():  # as they come: gathered to larger ones they would be lost with the connection

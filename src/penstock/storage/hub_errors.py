@@ -28,7 +28,7 @@ _RESET_S = Bounded(r"\bt=(\d+)", 1024)  # of a RateLimit header: "api";r=0;t=55
 
 
 def http_library() -> Any:
-    """Give the HTTP library that huggingface_hub uses, which depends on its version."""
+    """Return the HTTP library that huggingface_hub uses, which depends on its version."""
     errors = require("huggingface_hub.errors", extra="hf", purpose="reading hf:// URLs")
     return import_module(errors.HfHubHTTPError.__bases__[0].__module__.partition(".")[0])
 
@@ -65,7 +65,7 @@ def translated_errors(what: str) -> Iterator[None]:
 
 
 def _from_answer(errors: Any, error: Any, what: str) -> StoreError:
-    """Say what an answer of the Hub means."""
+    """Return what an answer of the Hub means."""
     response = error.response
     status = response.status_code if response is not None else 0
     said = response.headers.get("X-Error-Message") if response is not None else None
@@ -91,7 +91,7 @@ def _from_answer(errors: Any, error: Any, what: str) -> StoreError:
 
 
 def _wait_s(headers: Mapping[str, str]) -> float | None:
-    """Say how long the Hub wants us to wait."""
+    """Return how long the Hub wants us to wait."""
     after = headers.get("Retry-After", "")
     if after.isdecimal():
         return float(after)

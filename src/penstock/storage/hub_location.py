@@ -25,7 +25,7 @@ _OPTIONS = {"token": "token", "endpoint": "endpoint", "endpoint_url": "endpoint"
 
 
 def is_commit(revision: str | None) -> bool:
-    """Tell whether a revision is a commit, and not a branch."""
+    """Return whether a revision is a commit, and not a branch."""
     return revision is not None and _COMMIT.fullmatch(revision) is not None
 
 
@@ -42,25 +42,25 @@ class HubLocation:
 
     @property
     def is_bucket(self) -> bool:
-        """Tell whether its files may change without a trace."""
+        """Return whether its files may change without a trace."""
         return self.kind == "bucket"
 
     @property
     def is_commit(self) -> bool:
-        """Tell whether the revision is a commit, which never changes."""
+        """Return whether the revision is a commit, which never changes."""
         return is_commit(self.revision)
 
     def path(self, key: str) -> str:
-        """Give the path of a key within the repository."""
+        """Return the path of a key within the repository."""
         return f"{self.root}/{key}" if self.root else key
 
     def key(self, path: str) -> str | None:
-        """Give the key of a path within the repository, or None if it lies elsewhere."""
+        """Return the key of a path within the repository, or None if it lies elsewhere."""
         root = f"{self.root}/" if self.root else ""
         return path[len(root) :] if path.startswith(root) else None
 
     def file_url(self, path: str, commit: str) -> str:
-        """Give the address that a file is read from."""
+        """Return the address that a file is read from."""
         if self.is_bucket:
             return f"{self.endpoint}/buckets/{self.repo}/resolve/{quote(path, safe='')}"
         prefix = "" if self.kind == "model" else f"{self.kind}s/"
@@ -87,7 +87,7 @@ def location_of(url: str, options: Mapping[str, Any]) -> HubLocation:
 
 
 def parse_hub_url(url: str) -> tuple[str, str, str | None, str]:
-    """Give kind, repository, revision (if any) and path of `hf://[kind/]org/name[@revision][/path]`."""
+    """Return kind, repository, revision (if any) and path of `hf://[kind/]org/name[@revision][/path]`."""
     path = url.partition("://")[2].strip("/")
     first, _, rest = path.partition("/")
     kind = _KINDS.get(first)
@@ -111,7 +111,7 @@ def parse_hub_url(url: str) -> tuple[str, str, str | None, str]:
 
 
 def at_revision(url: str, revision: str) -> str:
-    """Give a URL that names a revision, instead of the branch that it names or leaves open."""
+    """Return a URL that names a revision, instead of the branch that it names or leaves open."""
     kind, repo, _, root = parse_hub_url(url)
     shown = next(name for name, value in _KINDS.items() if value == kind)
     return "/".join(filter(None, (f"hf://{shown}", f"{repo}@{quote(revision, safe='')}", root)))

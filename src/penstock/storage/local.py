@@ -39,7 +39,7 @@ class LocalStore:
         return cls(Path(unescaped(slash + path)))  # files have no queries: `?` and `#` are what they are
 
     def read(self, key: str, span: Span | None = None) -> bytes:
-        """Give a file or a range of it."""
+        """Return a file or a range of it."""
         path = self._path(key)
         with os_errors(path), open_file(path) as file:
             if span is None:
@@ -60,7 +60,7 @@ class LocalStore:
                 out.write(self.read(key, span))
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytes, ObjectInfo]:
-        """Give a range of a file, and what the file is."""
+        """Return a range of a file, and what the file is."""
         path = self._path(key)
         with os_errors(path), open_file(path) as file:
             info = _describe(key, os.fstat(file.fileno()))

@@ -43,7 +43,7 @@ class AsksAsynchronously(Protocol):
     """A store that one thread can ask many things at once: for small ranges, and what objects are (empty ranges)."""
 
     def asking(self) -> AbstractAsyncContextManager[AskOnce]:
-        """Give what asks once for a range of an object; all that goes wrong, such as too few bytes, is a `StoreError`.
+        """Return what asks once for a range of an object; whatever fails, such as too few bytes, is a `StoreError`.
 
         Nothing is tried again there: whoever asks does so with `read_piece` or `stat`, which have all the patience.
         """
@@ -139,7 +139,7 @@ class _Asker:
             raise errors[0]
 
     def stop(self) -> None:
-        """Give up what is on its way; from any thread, also when nothing is."""
+        """Abandon what is on its way; from any thread, also when nothing is."""
         self._is_over.set()
         if self._loop is not None:
             with suppress(RuntimeError):  # it is closed

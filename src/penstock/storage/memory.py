@@ -46,7 +46,7 @@ class MemoryStore:
         return cls(check_key(root))
 
     def read(self, key: str, span: Span | None = None) -> bytes:
-        """Give an object or a range of it."""
+        """Return an object or a range of it."""
         data = self._find(key).data
         return data if span is None else self._cut(key, data, span)
 
@@ -57,7 +57,7 @@ class MemoryStore:
             part.write_bytes(data)
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytes, ObjectInfo]:
-        """Give a range of an object, and what the object is."""
+        """Return a range of an object, and what the object is."""
         found = self._find(key)
         info = _describe(key, found)
         check_version(f"memory://{self._name(key)}", info, etag)

@@ -46,7 +46,7 @@ def _into(data: memoryview) -> Callable[[Buffer, int], None]:
 
 
 def _is_known(options: Mapping[str, Any]) -> bool:
-    """Tell whether a bucket is at its provider's own address, or at one that is trusted with the user's credentials."""
+    """Return whether a bucket is at its provider's own address, or at one trusted with the user's credentials."""
     return not (options.get("endpoint") and options.get("anonymous"))
 
 
@@ -88,7 +88,7 @@ class ObjectStore:
         get_client(self._name, tuning, self._connect)
 
     def read(self, key: str, span: Span | None = None) -> bytes:
-        """Give an object or a range of it."""
+        """Return an object or a range of it."""
         return bytes(read_pieces(self, key, span))
 
     def download(self, key: str, path: Path, span: Span | None = None) -> None:
@@ -96,7 +96,7 @@ class ObjectStore:
         download_pieces(self, key, path, span)
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[memoryview, ObjectInfo]:
-        """Give a range of an object, and what the whole object is; a body that is cut goes on where it ended."""
+        """Return a range of an object, and what the whole object is; a body that is cut goes on where it ended."""
         data = memoryview(bytearray(len(span)))
         return data, self.copy_piece(key, span, etag, _into(data))
 
@@ -113,7 +113,7 @@ class ObjectStore:
         return info
 
     def read_first(self, key: str, limit: int) -> tuple[memoryview, ObjectInfo]:
-        """Give the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
+        """Return the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
         check_key(key)
         data = memoryview(bytearray(limit))
         try:
@@ -128,7 +128,7 @@ class ObjectStore:
             return memoryview(b""), info
 
     def read_ranges(self, key: str, spans: Sequence[Span]) -> list[Buffer]:
-        """Give several small ranges of an object by one call, without saying of which version they are.
+        """Return several small ranges of an object by one call, without saying of which version they are.
 
         If `reads_together`, all are on their way at the same time, up to ten, and one thread waits for them.
         """
@@ -149,7 +149,7 @@ class ObjectStore:
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[AskOnce]:
-        """Give what asks once for a small range of an object; see `many.AsksAsynchronously`."""
+        """Yield what asks once for a small range of an object; see `many.AsksAsynchronously`."""
         yield self._ask_once
 
     async def _ask_once(self, key: str, span: Span) -> tuple[Buffer, ObjectInfo]:
@@ -305,7 +305,7 @@ class ObjectStore:
             raise
 
     def _explained(self, error: AccessDeniedError) -> AccessDeniedError:
-        """Say so if nobody gave credentials, which is the likely reason of a refusal."""
+        """Explain that no process gave credentials, which is the likely reason of a refusal."""
         if not self.settings.options.get("anonymous"):
             return error
         return AccessDeniedError(
@@ -315,7 +315,7 @@ class ObjectStore:
         )
 
     def shown(self, key: str) -> str:
-        """Give the URL of an object as it may be shown."""
+        """Return the URL of an object as it may be shown."""
         return join_url(self._shown_root, key)
 
     # What every request needs, and no request changes.
@@ -349,7 +349,7 @@ class ObjectStore:
 
 
 def object_family(cloud: Cloud, resolve: Resolve) -> StoreFamily:
-    """Give what the URL schemes of a cloud stand for."""
+    """Return what the URL schemes of a cloud stand for."""
     return StoreFamily(open=lambda settings, retry, hooks: ObjectStore(cloud, settings, retry, hooks), resolve=resolve)
 
 

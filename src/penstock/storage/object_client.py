@@ -38,7 +38,7 @@ class ClientTuning:
     writes: bool = False
 
     def client_options(self, **more: Any) -> Any:
-        """Give obstore's options for connections."""
+        """Return obstore's options for connections."""
         return {
             "connect_timeout": _duration(min(_CONNECT_S, self.stall_s)),
             "read_timeout": _duration(self.stall_s),
@@ -48,7 +48,7 @@ class ClientTuning:
         }
 
     def retry_config(self) -> Any:
-        """Give obstore's options for trying again."""
+        """Return obstore's options for trying again."""
         from datetime import timedelta
 
         max_retries = _PART_RETRIES if self.retries_for_s else 0
@@ -62,7 +62,7 @@ def name_of(settings: StoreSettings) -> str:
 
 
 def get_client(name: str, tuning: ClientTuning, make: Callable[[ClientTuning], Any]) -> Any:
-    """Give the client of a store by its name, making it on first use."""
+    """Return the client of a store by its name, making it on first use."""
     check_process()
     with _lock:
         client = _clients.get((name, tuning))

@@ -31,7 +31,7 @@ _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"}
 
 
 def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
-    """Say in our terms what an error of obstore about `what` (an object, shown to users) means."""
+    """Return in our terms what an error of obstore about `what` (an object, shown to users) means."""
     text = redacted(str(error))
     status = _status(text)
     code = _first(_CODE, text)
@@ -74,7 +74,7 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
 
 
 def certificate_error(what: str, text: str) -> RequestRefusedError:
-    """Say why a certificate was refused, from what the client says, or Python."""
+    """Return why a certificate was refused, from what the client says, or Python."""
     why = "is not trusted: pass verify= in storage_options, with the file of certificates to trust"
     if "NotValidForName" in text or "name mismatch" in text or "address mismatch" in text:
         why = "is for another host name: check the host in the URL or the endpoint"
@@ -95,7 +95,7 @@ def translated_errors(what: str, bucket: str) -> Iterator[None]:
 
 
 def is_range_error(error: StoreError) -> bool:
-    """Say whether a store refused a request because of its range: the object is empty, shorter, or has no ranges."""
+    """Return whether a store refused a request because of its range: the object is empty, shorter, or has no ranges."""
     return isinstance(error, RequestRefusedError) and (error.facts.get("status") in (416, None))
 
 
@@ -105,7 +105,7 @@ def _status(text: str) -> int | None:
 
 
 def _reason(text: str, status: int | None, code: str | None) -> str:
-    """Give the telling parts of an error; the rest of its text is a picture of the client's inside."""
+    """Return the telling parts of an error; the rest of its text is a picture of the client's inside."""
     head, _, inside = text.partition("\n\nDebug source:")
     if status is not None:
         return f"the server answered {status}" + (f" ({code})" if code else "")

@@ -149,7 +149,7 @@ async def receive_once(
 
 
 def describe(key: str, meta: Any) -> ObjectInfo:
-    """Say what obstore knows about an object."""
+    """Return what obstore knows about an object."""
     tag = meta["e_tag"]
     modified_ns = whole_seconds(meta["last_modified"].timestamp())
     if not modified_ns and not tag:  # 1970 is what obstore says if the server is silent
@@ -162,7 +162,7 @@ def describe(key: str, meta: Any) -> ObjectInfo:
 
 
 def untagged_version(modified: datetime, num_bytes: int) -> str:
-    """Give a tag for an object whose server gives it none."""
+    """Return a tag for an object whose server gives it none."""
     return f"{_UNTAGGED}{modified.isoformat()}, {num_bytes} bytes"
 
 

@@ -80,7 +80,7 @@ def _keys(options: Mapping[str, Any], environ: Mapping[str, str], file: Mapping[
 
 
 def _config_file(path: str | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """Give the profile of an OCI config file; the usual file may be missing."""
+    """Return the profile of an OCI config file; the usual file may be missing."""
     named = path or first_set(environ, "OCI_CONFIG_FILE", "OCI_CLI_CONFIG_FILE")
     file = Path(named or f"{environ.get('HOME', '~')}/.oci/config").expanduser()
     profile = first_set(environ, "OCI_CONFIG_PROFILE", "OCI_CLI_PROFILE") or "DEFAULT"

@@ -14,7 +14,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
 def own_options(scheme: str, options: Mapping[str, Any], schemes: Iterable[str]) -> dict[str, Any]:
-    """Give the options that are meant for a scheme: those keyed by it, or all of them if they are flat."""
+    """Return the options that are meant for a scheme: those keyed by it, or all of them if they are flat."""
     by_scheme = set(options) & set(schemes)
     if not options or not all(isinstance(options[name], Mapping) for name in by_scheme):
         return dict(options)
@@ -30,7 +30,7 @@ def own_options(scheme: str, options: Mapping[str, Any], schemes: Iterable[str])
 
 
 def take_options(store: str, options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Give options under the one name that we use for each; `names` maps every accepted name to it.
+    """Return options under the one name that we use for each; `names` maps every accepted name to it.
 
     Unset ones (None) are left out. An unknown one is an error, never ignored: it may have been meant to protect.
     """
@@ -51,7 +51,7 @@ def take_options(store: str, options: Mapping[str, Any], names: Mapping[str, str
 
 
 def first_set(environ: Mapping[str, str], *names: str) -> str | None:
-    """Give the first of these variables that is set and not empty."""
+    """Return the first of these variables that is set and not empty."""
     return next((environ[name] for name in names if environ.get(name)), None)
 
 

@@ -25,11 +25,11 @@ class PieceReader(Protocol):
     """A store that reads by pieces."""
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[Buffer, ObjectInfo]:
-        """Give a range of an object, and what the whole object is."""
+        """Return a range of an object, and what the whole object is."""
         ...
 
     def read_first(self, key: str, limit: int) -> tuple[Buffer, ObjectInfo]:
-        """Give the first bytes of an object, and what it is."""
+        """Return the first bytes of an object, and what it is."""
         ...
 
 
@@ -51,7 +51,7 @@ def join_spans(spans: Iterable[Span]) -> list[Span]:
 
 
 def read_pieces(store: PieceReader, key: str, span: Span | None) -> Buffer:
-    """Give an object or a range of it, in memory."""
+    """Return an object or a range of it, in memory."""
     first, rest, etag = _begin(store, key, span)
     if not rest:
         return first
@@ -78,7 +78,7 @@ def download_pieces(store: PieceReader, key: str, path: Path, span: Span | None)
 
 
 def _begin(store: PieceReader, key: str, span: Span | None) -> tuple[Buffer, list[Span], str | None]:
-    """Give the first piece, the spans of the others, and the version that all must be of."""
+    """Return the first piece, the spans of the others, and the version that all must be of."""
     if span is None:
         data, info = store.read_first(key, PIECE_BYTES)
         span = Span(0, info.num_bytes)

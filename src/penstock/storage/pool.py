@@ -21,7 +21,7 @@ class PooledConnection(Protocol):
     """Something that is open until it is closed, used by one thread at a time."""
 
     def is_open(self) -> bool:
-        """Tell whether it is worth another try."""
+        """Return whether it is worth another try."""
         ...
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class ConnectionPool(Generic[C]):
 
     @contextmanager
     def lease(self, settings: Hashable, connect: Callable[[], C], *, timeout_s: float) -> Iterator[C]:
-        """Give an open connection; it is kept for the next caller, unless the block fails for more than an answer.
+        """Yield an open connection; it is kept for the next caller, unless the block fails for more than an answer.
 
         Errors of ours are answers of a healthy server; whatever else comes out of the block closes the connection.
         """
@@ -78,7 +78,7 @@ class _IdleConnections(Generic[C]):
         _of_parents.append(self._idle)
 
     def take(self) -> C | None:
-        """Give the connection used last, which is the least likely to have been dropped for idleness."""
+        """Return the connection used last, which is the least likely to have been dropped for idleness."""
         while self._idle:
             try:
                 connection = self._idle.pop()

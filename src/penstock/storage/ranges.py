@@ -93,7 +93,7 @@ def bundle(spans: Sequence[Span], *, most_bytes: int, num_rounds: int = 1) -> li
 
 
 def cut_out(spans: Sequence[Span], joined: Sequence[Span], pieces: Sequence[Buffer]) -> list[memoryview]:
-    """Give each span out of the bytes of the joined one that it lies in."""
+    """Return each span out of the bytes of the joined one that it lies in."""
     views = [memoryview(piece).cast("B") for piece in pieces]
     begins = [span.begin for span in joined]
     found = []

@@ -65,7 +65,7 @@ class RetryPolicy:
         )
 
     def is_used_up(self, failures: int, quiet_s: float) -> bool:
-        """Tell whether there is no further try after so many that failed in a row.
+        """Return whether there is no further try after so many that failed in a row.
 
         `quiet_s` is how long nothing had come when the last of them *began*: while it waited for an answer the store
         may have come back, and the next one would have found it.
@@ -73,7 +73,7 @@ class RetryPolicy:
         return failures >= self.attempts and (self.attempts == 1 or quiet_s >= self.patience_s)
 
     def pause_s(self, failures: int, quiet_s: float, draw: float, asked_s: float | None = None) -> float:
-        """Say how long to pause after so many failures; nothing has come for `quiet_s`, `draw` is random in [0, 1).
+        """Return how long to pause after so many failures; nothing has come for `quiet_s`, `draw` is random in [0, 1).
 
         Pauses double, and half of each is random: clients that failed together do not come back together. `asked_s`
         is the server's own wish, which is granted as far as our patience or longest pause goes. The try that outlasts
@@ -86,7 +86,7 @@ class RetryPolicy:
 
 
 def _draw() -> float:
-    """Give a random number in [0, 1)."""
+    """Return a random number in [0, 1)."""
     return int.from_bytes(os.urandom(6), "big") / 2**48
 
 
@@ -162,7 +162,7 @@ class Attempts:
         self._hooks.on_life()
 
     def _given_up(self, error: StoreError) -> StoreError:
-        """Say what was tried, how often and for how long."""
+        """Return what was tried, how often and for how long."""
         quiet_s = self._hooks.now() - self._heard_at
         cause = str(error).removeprefix(f"{self._what}: ")
         return StoreTimeoutError(

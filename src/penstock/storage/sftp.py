@@ -45,7 +45,7 @@ class SftpConnection:
             raise
 
     def is_open(self) -> bool:
-        """Tell whether the server is still there, as far as this side knows."""
+        """Return whether the server is still there, as far as this side knows."""
         transport = self._client.get_transport()
         return transport is not None and transport.is_active()
 
@@ -192,7 +192,7 @@ def _describe(key: str, url: str, status: Any) -> ObjectInfo:
 
 
 def _walk(sftp: Any, root: str) -> Iterator[ObjectInfo]:
-    """Give the files below a folder, in no order. Links to files count as files, links to folders are left out."""
+    """Yield the files below a folder, in no order. Links to files count as files, links to folders are left out."""
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -211,7 +211,7 @@ def _walk(sftp: Any, root: str) -> Iterator[ObjectInfo]:
 
 
 def _follow(sftp: Any, path: str) -> Any:
-    """Give what a link to a file points to."""
+    """Return what a link to a file points to."""
     try:
         status = sftp.stat(path)
     except FileNotFoundError:

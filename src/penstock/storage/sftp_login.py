@@ -76,7 +76,7 @@ class SftpLogin:
 
 
 def resolve_login(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Say all that `SftpLogin` needs: the URL counts before the options, the environment and the user's SSH files."""
+    """Return the arguments of `SftpLogin`: the URL counts before the options, environment and SSH files."""
     given = take_options("an SFTP store", options, {name: name for name in _OPTIONS})
     home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
     in_url = _from_url(url)
@@ -100,7 +100,7 @@ def login_of(options: Mapping[str, Any]) -> SftpLogin:
 
 
 def root_of(url: str) -> str:
-    """Give the folder that a URL names: from the root of the server, or from the user's home after `/~/`."""
+    """Return the folder that a URL names: from the root of the server, or from the user's home after `/~/`."""
     path = unescaped(urlsplit(url).path)
     if path in ("/~", "/."):
         return "."
@@ -164,7 +164,7 @@ def _existing(folder: Path, names: tuple[str, ...]) -> list[str]:
 
 
 def _refuse_unknown_host(paramiko: Any, login: SftpLogin) -> Any:
-    """Say who is unknown, and how to make it known: whoever answers there could be anybody."""
+    """Return who is unknown, and how to make it known: whoever answers there could be anybody."""
 
     class Refuse(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:  # noqa: ARG002

@@ -54,11 +54,11 @@ class ReadsBodies(ABC):
         """Ask for a range of an object once. Only errors of ours come out of it, also while the body is read."""
 
     def _opener(self) -> OpenBody:
-        """Give what opens ranges of one version of the store."""
+        """Return what opens ranges of one version of the store."""
         return self._open
 
     def read(self, key: str, span: Span | None = None) -> bytes:
-        """Give an object or a range of it."""
+        """Return an object or a range of it."""
         return bytes(read_pieces(self, key, span))
 
     def download(self, key: str, path: Path, span: Span | None = None) -> None:
@@ -66,14 +66,14 @@ class ReadsBodies(ABC):
         download_pieces(self, key, path, span)
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
-        """Give a range of an object, and what the whole object is."""
+        """Return a range of an object, and what the whole object is."""
         data, info = self._read_up_to(key, span, etag)
         if len(data) != len(span):
             raise RequestRefusedError(f"{key} has {info.num_bytes} bytes and ends before byte {span.end}", key=key)
         return data, info
 
     def read_first(self, key: str, limit: int) -> tuple[bytearray, ObjectInfo]:
-        """Give the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
+        """Return the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
         return self._read_up_to(key, Span(0, limit), None)
 
     def _read_up_to(self, key: str, span: Span, etag: str | None) -> tuple[bytearray, ObjectInfo]:

@@ -16,12 +16,12 @@ _KEPT = "/:@!$&'()+,;="  # what means nothing else in a path, neither to servers
 
 
 def has_escapes(url: str) -> bool:
-    """Tell whether names are escaped in such a URL."""
+    """Return whether names are escaped in such a URL."""
     return url_scheme(url) in _WITH_ESCAPES
 
 
 def unescaped(path: str) -> str:
-    """Give the real name of an escaped one. Parts that cannot be escaped text stay: `100%`, `per%cent`."""
+    """Return the real name of an escaped one. Parts that cannot be escaped text stay: `100%`, `per%cent`."""
     return "/".join(map(_unescaped_part, path.split("/"))) if "%" in path else path
 
 
@@ -33,16 +33,16 @@ def _unescaped_part(part: str) -> str:
 
 
 def escaped(name: str) -> str:
-    """Give a real name as it stands in a URL."""
+    """Return a real name as it stands in a URL."""
     return quote(name, safe=_KEPT, errors="surrogateescape")  # a message may be about a name that is no text
 
 
 def real_name(url: str, part: str) -> str:
-    """Give the real name that a part of a URL or of a plain path stands for."""
+    """Return the real name that a part of a URL or of a plain path stands for."""
     return unescaped(part) if has_escapes(url) else part
 
 
 def join_url(root: str, name: str) -> str:
-    """Give the URL, or the plain path, of what has a real name below a root."""
+    """Return the URL, or the plain path, of what has a real name below a root."""
     folder = root if root.endswith(":///") else f"{root.rstrip('/')}/"
     return folder + (escaped(name) if has_escapes(root) else name)

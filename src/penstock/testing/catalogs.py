@@ -16,7 +16,7 @@ class CatalogContract:
     """A subclass gives the index of some dataset, as the JSON object that its catalog understands."""
 
     def make_document(self) -> dict[str, Any]:
-        """Give the object, with its field `catalog`."""
+        """Return the object, with its field `catalog`."""
         raise NotImplementedError
 
     def test_an_index_has_shards(self) -> None:
@@ -37,7 +37,7 @@ class CatalogContract:
 
 
 def _changes(value: Any) -> list[Any]:
-    """Give a JSON value with each of its parts, at any depth, left out or replaced by something strange."""
+    """Return a JSON value with each of its parts, at any depth, left out or replaced by something strange."""
     if isinstance(value, dict):
         left_out = [{name: part for name, part in value.items() if name != gone} for gone in value]
         return left_out + [{**value, name: new} for name, part in value.items() for new in _changes(part)]

@@ -40,7 +40,7 @@ class EncodingContract:
     read_options: ClassVar[Mapping[str, Any]] = {}
 
     def same(self, found: Any, stored: Any) -> bool:
-        """Tell whether a value that was read is the one that was stored."""
+        """Return whether a value that was read is the one that was stored."""
         return is_same(found, stored)
 
     def test_values_come_back(self) -> None:

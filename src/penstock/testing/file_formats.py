@@ -48,7 +48,7 @@ class FileFormatContract(ReadingContract):
     settings: ClassVar[Mapping[str, Any]] = {}
 
     def write(self, samples: Sequence[Sample]) -> bytes:
-        """Give a file that holds some samples."""
+        """Return a file that holds some samples."""
         raise NotImplementedError
 
     def test_a_scan_finds_the_same_however_a_file_is_cut(self) -> None:

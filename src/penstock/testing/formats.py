@@ -208,7 +208,7 @@ class FormatContract(ReadingContract):
 
     @contextmanager
     def _undisturbed_builder(self) -> Iterator[ShardBuilder]:
-        """Give a builder that holds the first sample, and assert that it still takes the others as if nothing were."""
+        """Yield a builder that holds the first sample, and assert that it still takes the others as if nothing were."""
         builder = self._builder(self.samples[:1])
         before = (builder.num_samples, builder.num_bytes)
         yield builder

@@ -26,7 +26,7 @@ class ReadingContract:
     read_options: ClassVar[Mapping[str, Any]] = {}
 
     def same(self, found: Any, stored: Any) -> bool:
-        """Tell whether a value that was read is the one that was stored."""
+        """Return whether a value that was read is the one that was stored."""
         return is_same(found, stored)
 
     def test_samples_are_what_the_contract_needs(self) -> None:
@@ -106,7 +106,7 @@ class ReadingContract:
     # --- Tools ----------------------------------------------------------------------------------------------
 
     def _parts(self, samples: Sequence[Sample]) -> list[bytes]:
-        """Give the raw bytes of each file of a shard that holds some samples."""
+        """Return the raw bytes of each file of a shard that holds some samples."""
         raise NotImplementedError
 
     def _open(self, parts: Sequence[ShardBytes], num_samples: int, **options: Any) -> ShardReader:
@@ -154,7 +154,7 @@ class ReadingContract:
 
 
 def is_same(found: Any, stored: Any) -> bool:
-    """Tell whether two values have one type and equal content, down to the sign of a zero."""
+    """Return whether two values have one type and equal content, down to the sign of a zero."""
     if type(found) is not type(stored):
         return False
     if isinstance(found, np.ndarray) and found.dtype.hasobject:

@@ -23,7 +23,7 @@ class SourceContract:
     """A subclass says how to make a source of at least three samples."""
 
     def make_source(self, folder: Path) -> Source:
-        """Give a source; `folder` is an empty folder of the test's own."""
+        """Return a source; `folder` is an empty folder of the test's own."""
         raise NotImplementedError
 
     def test_shards_have_the_samples_that_their_source_says(self, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class StoreReadContract:
     missing_keys: tuple[str, ...] = ("missing", "folder", "folder/x/y")  # beside an object folder/x
 
     def make_store(self, folder: Path) -> Store:
-        """Give an empty store; `folder` is a folder of the test's own, which need not exist."""
+        """Return an empty store; `folder` is a folder of the test's own, which need not exist."""
         raise NotImplementedError
 
     def put(self, store: Store, folder: Path, key: str, data: bytes) -> None:

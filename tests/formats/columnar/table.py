@@ -9,12 +9,12 @@ import pyarrow as pa
 
 
 def sample_values(array: Any) -> list[Any]:
-    """Give what samples hold of a column."""
+    """Return what samples hold of a column."""
     return [_value(scalar) for scalar in array]
 
 
 def column_values(kind: Any, values: list[Any]) -> Any:
-    """Give what a columnar batch holds, of values that samples hold."""
+    """Return what a columnar batch holds, of values that samples hold."""
     dtype = array_dtype(kind)
     if dtype is not None:
         return _array(dtype, values, _numbers_of(kind, values))
@@ -42,7 +42,7 @@ def array_dtype(kind: Any) -> np.dtype[Any] | None:
 
 
 def _numbers_of(kind: Any, values: list[Any]) -> list[Any]:
-    """Give values that NumPy takes for those of its dtype: times in UTC, times of day since midnight."""
+    """Return values that NumPy takes for those of its dtype: times in UTC, times of day since midnight."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
         return [value if value is None or isinstance(value, np.generic) else _plain_time(value) for value in values]

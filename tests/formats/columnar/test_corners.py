@@ -21,7 +21,7 @@ from tests.formats.in_place import InPlace, MemoryFile
 
 
 def read_arrow(column: Any) -> tuple[list[Any], Any]:
-    """Give what samples and a columnar batch hold of a column, and the type that an index gives it."""
+    """Return what samples and a columnar batch hold of a column, and the type that an index gives it."""
     data = write_ipc(pa.table({"x": column}), 100, is_file=True, compression=None)
     file = InPlace("arrow", MemoryFile("a.file", data))
     [columns] = file.columns()

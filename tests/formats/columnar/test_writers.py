@@ -54,7 +54,7 @@ def test_files_of_duckdb_and_polars(folder: Path) -> None:
 
 
 def without_views(table: Any) -> Any:
-    """Give the same values in the layouts that the oracle knows."""
+    """Return the same values in the layouts that the oracle knows."""
     return pa.table({name: table[name].cast(_without_views(table[name].type)) for name in table.column_names})
 
 

@@ -53,7 +53,7 @@ def cut(data: bytes, frames: list[int]) -> InPlace:
 
 
 def decode(data: bytes) -> list[tuple[int, int]]:
-    """Give the tick and the number of each picture."""
+    """Return the tick and the number of each picture."""
     with av.open(BytesIO(data), "r") as container:
         return [(frame.pts or 0, number_of(frame.to_ndarray(format="rgb24"))) for frame in container.decode(video=0)]
 

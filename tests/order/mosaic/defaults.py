@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def resolve_batch_size(options: MosaicOptions) -> int:
-    """Give the number of samples that a rank takes at a time: release 0.5 has a default."""
+    """Return the number of samples that a rank takes at a time: release 0.5 has a default."""
     if options.batch_size is None:
         assert options.is_release_0_5
         return 1
@@ -19,7 +19,7 @@ def resolve_batch_size(options: MosaicOptions) -> int:
 
 
 def resolve_predownload(options: MosaicOptions, num_canonical_nodes: int) -> int:
-    """Give how many samples ahead a worker fetches."""
+    """Return how many samples ahead a worker fetches."""
     if options.predownload is not None:
         return options.predownload
     if options.is_release_0_5:
@@ -30,5 +30,5 @@ def resolve_predownload(options: MosaicOptions, num_canonical_nodes: int) -> int
 
 
 def samples_per_rank(plan: MosaicPlan, world: World) -> int:
-    """Give the length that the dataset of one rank has, without repeats."""
+    """Return the length that the dataset of one rank has, without repeats."""
     return -(-plan.epoch_size(0) // world.num_ranks)

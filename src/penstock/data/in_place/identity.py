@@ -28,12 +28,12 @@ class DataIdentity:
     code: dict[str, list[list[str]]] = field(default_factory=dict)  # of functions: their names and digests
 
     def state(self) -> dict[str, Any]:
-        """Give what a state carries; nothing where there is nothing to say."""
+        """Return what a state carries; nothing where there is nothing to say."""
         fields: dict[str, dict[str, Any]] = {"versions": self.versions, "revisions": self.revisions, "code": self.code}
         return {name: dict(value) for name, value in fields.items() if value}
 
     def compare(self, state: Mapping[str, Any], fingerprints: Mapping[str, str]) -> None:
-        """Say so if files have other versions than when a state was saved, though the same names and sizes.
+        """Warn if files have other versions than when a state was saved, though the same names and sizes.
 
         Streams whose fingerprints differ are other data: whoever goes on from the state is told that.
         """
@@ -53,7 +53,7 @@ class DataIdentity:
 
 
 def warn_of_other_code(before: Any, now: Sequence[Sequence[str]]) -> None:
-    """Say so if functions are others than when a state was saved: people mend them, and go on."""
+    """Warn if functions are others than when a state was saved: people mend them, and go on."""
     changed = [name for name, digest in now if [name, digest] not in before] if isinstance(before, list) else []
     if changed:
         warn_user(

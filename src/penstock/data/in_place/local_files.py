@@ -25,7 +25,7 @@ class LocalFiles:
     path: Path
 
     def is_raw(self, info: ShardInfo) -> bool:
-        """Tell whether a shard is read as it is stored; others are unpacked into the cache."""
+        """Return whether a shard is read as it is stored; others are unpacked into the cache."""
         return info.parts[0].packed is None
 
     def open_shard(self, info: ShardInfo, options: ReadOptions) -> ShardReader:

@@ -44,7 +44,7 @@ class FilesOfStream:
 
 
 def files_of(stream: Stream, columns: tuple[str, ...] | None) -> FilesOfStream | None:
-    """Say what is asked for if a stream is, or may be, files of other programs; None: it has an index."""
+    """Return what is asked for if a stream is, or may be, files of other programs; None: it has an index."""
     if stream.format == MDS:
         if stream.queries:
             raise ConfigError("format='mds' is a folder with an index.json, and only URLs of single files have queries")
@@ -71,7 +71,7 @@ def files_of(stream: Stream, columns: tuple[str, ...] | None) -> FilesOfStream |
 
 
 def _is_repository(url: str) -> bool:
-    """Tell whether a URL names a dataset of the Hub, and nothing in it."""
+    """Return whether a URL names a dataset of the Hub, and nothing in it."""
     if url_scheme(url) != "hf":
         return False
     kind, _, _, path = parse_hub_url(url)
@@ -100,7 +100,7 @@ def _source(stream: Stream, *, is_said: bool) -> NamedFiles | None:
 
 
 def _suffixes(url: str) -> tuple[str, ...]:
-    """Give the endings that tell a file, if this name has one at all: to know them, every format has to be loaded."""
+    """Return the endings that tell a file, if this name has one at all: to know them, every format has to be loaded."""
     return known_suffixes() if "." in url.rpartition("/")[2] else ()
 
 
@@ -112,7 +112,7 @@ def _of_repository(stream: Stream, url: str) -> NamedFiles | None:
 
 
 def _has_index(url: str, stream: Stream) -> bool:
-    """Tell whether a folder of a store, of this very name, has an index."""
+    """Return whether a folder of a store, of this very name, has an index."""
     with suppress(StoreError):
         retry = RetryPolicy.of(stream.download_retry, stream.download_timeout)
         open_proxied(url, stream.storage_options, retry=retry).stat(INDEX_NAME)
@@ -121,7 +121,7 @@ def _has_index(url: str, stream: Stream) -> bool:
 
 
 def fetched_share(index: Index, columns: tuple[str, ...] | None) -> float:
-    """Say about how much of its shards is fetched for some columns: as much as of a few of them."""
+    """Return about how much of its shards is fetched for some columns: as much as of a few of them."""
     shards = index.shards
     if columns is None or not shards or not get_format(shards[0].layout.format).raw_version:
         return 1.0

@@ -41,7 +41,7 @@ class JobStore(Protocol):
         ...
 
     def has(self, keys: Sequence[str]) -> bool:
-        """Tell whether all of these were set."""
+        """Return whether all of these were set."""
         ...
 
 
@@ -57,7 +57,7 @@ class Agreement:
         self._has_told = self._is_resolved = False
 
     def tell(self, num_ranks: int) -> None:
-        """Tell the others what was found, and raise if one of them found something else; waits for nobody."""
+        """Send the others what was found, and raise if one of them found something else; waits for nobody."""
         store = None if self._is_resolved or num_ranks == 1 else find_job_store()
         if store is None or store.num_ranks != num_ranks:
             return
@@ -96,7 +96,7 @@ class Agreement:
 
 
 def find_job_store() -> JobStore | None:
-    """Give the key-value store of the job, if this process is part of one."""
+    """Return the key-value store of the job, if this process is part of one."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return _TorchStore(distributed)

@@ -122,7 +122,7 @@ class DatasetShardedSource(ShardedSource):
         return self._read(first + np.asarray(rows, np.int64))
 
     def as_stream_source(self, columns: tuple[str, ...] | None = None, limit_bytes: int | None = None) -> Source:
-        """Give the shards of the dataset, read and fetched ahead as it does itself."""
+        """Return the shards of the dataset, read and fetched ahead as it does itself."""
         fingerprint = self.order_fingerprint
         if self.fingerprint is None or fingerprint is None or columns is not None:
             return super().as_stream_source(columns, limit_bytes)
@@ -166,7 +166,7 @@ class _StreamOfDataset(JoinedSources):
 
 
 def _version_of(opened: OpenedStreams, number: int) -> str:
-    """Tell the data of a stream from others, and from earlier and later ones in the same place; "" if nothing does."""
+    """Distinguish the data of a stream from others, also from earlier ones in the same place; "" if nothing does."""
     files = opened.files[number]
     if files is None:
         return opened.contents[number]

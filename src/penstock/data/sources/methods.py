@@ -39,7 +39,7 @@ class SourceMethods(FluentVerbs["TransformedShardedSource"]):
         return DatasetShardedSource(self, self._shard_names)  # type: ignore[arg-type]
 
     def as_stream_source(self, columns: tuple[str, ...] | None = None, limit_bytes: int | None = None) -> Source:
-        """Give this dataset as a stream of another one: `Stream(source=...)` calls it."""
+        """Return this dataset as a stream of another one: `Stream(source=...)` calls it."""
         return self.as_source().as_stream_source(columns, limit_bytes)
 
     @property

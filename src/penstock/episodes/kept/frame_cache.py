@@ -36,12 +36,12 @@ class FrameCache:
         return key in self._kept
 
     def get(self, key: Hashable) -> Any:
-        """Give a frame, or None if it is not here."""
+        """Return a frame, or None if it is not here."""
         found = self._kept.get(key)
         return None if found is None else found.frame
 
     def would_keep(self, use: float) -> bool:
-        """Tell whether there is room for a frame that is wanted then, free or taken by what is wanted later."""
+        """Return whether there is room for a frame that is wanted then, free or taken by what is wanted later."""
         if self.num_bytes < self._limit:
             return True
         self._drop_outdated()

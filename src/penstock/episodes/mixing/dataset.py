@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.episodes.base import RobotDataset
-from penstock.episodes.counted import open_episode_counters
+from penstock.episodes.counters import open_episode_counters
 from penstock.episodes.mixing.opening import MixSettings, open_mix
 from penstock.episodes.opening import lanes_of_pool
 from penstock.order.base import STRETCHES

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from penstock.episodes.info import ALWAYS
-from penstock.episodes.mixing.alike import AlikeSamples, check_alike, join_keys
+from penstock.episodes.mixing.harmonize import AlikeSamples, check_alike, join_keys
 from penstock.episodes.opening import open_episodes, pool_window
 from penstock.errors import ConfigError
 from penstock.units import parse_bytes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.counters import Counters
     from penstock.data.stream import Stream
     from penstock.episodes.meta import LeRobotMetadata
-    from penstock.episodes.mixing.alike import KeyOfMix
+    from penstock.episodes.mixing.harmonize import KeyOfMix
     from penstock.episodes.mixing.stream import LeRobotStream
     from penstock.episodes.samples import ImageTransform
     from penstock.episodes.source import EpisodeSource
@@ -120,7 +120,7 @@ def _check_videos(sources: Sequence[EpisodeSource]) -> None:
 def _windows_of(
     stream: LeRobotStream, windows: Mapping[str, Sequence[float]], is_rounded: bool, meta: LeRobotMetadata
 ) -> dict[str, list[float]]:
-    """Give the windows of one dataset, by its own names, in seconds; of those that it has."""
+    """Return the windows of one dataset, by its own names, in seconds; of those that it has."""
     features = list(meta.schema.features)
     stream.check_keys([key for key in features if key not in ALWAYS], meta.url)
     found = {}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @cache
 def _defaults() -> dict[str, Any]:
-    """Give what a dataset by itself is read with."""
+    """Return what a dataset by itself is read with."""
     from penstock.episodes.dataset import StreamingLeRobotDataset  # only now: it loads torch
 
     parameters = inspect.signature(StreamingLeRobotDataset).parameters
@@ -98,7 +98,7 @@ class LeRobotStream:
         self.settings({})  # refuse at once what is wrong
 
     def settings(self, of_mix: Mapping[str, Any]) -> EpisodeSettings:
-        """Give all settings of this dataset, with those that the mix decides."""
+        """Return all settings of this dataset, with those that the mix decides."""
         given = {**_defaults(), **of_mix, **self._given}
         if self._episode_pool_size is not None:
             given["episode_pool_size"] = self._episode_pool_size
@@ -107,11 +107,11 @@ class LeRobotStream:
         return EpisodeSettings.of(given)
 
     def as_stream(self, source: EpisodeSource, transform: SampleTransform) -> Stream:
-        """Give the stream of its samples, as the mix wants them."""
+        """Return the stream of its samples, as the mix wants them."""
         return Stream(source=source, name=self.name, sample_transform=transform, **self._weights)
 
     def name_in_mix(self, key: str) -> str | None:
-        """Say what a feature is called in the mix; None: it is left out."""
+        """Describe what a feature is called in the mix; None: it is left out."""
         return self.keys.get(key, key)
 
     def check_keys(self, features: Sequence[str], where: str) -> None:

@@ -51,11 +51,11 @@ class FramePacker(Protocol):
     """Turns frames into those that are kept. Safe for threads."""
 
     def pack(self, frame: Any) -> tuple[Any, int]:
-        """Give a frame, packed or not, as it is kept, in memory of its own, and how many bytes that takes."""
+        """Return a frame, packed or not, as it is kept, in memory of its own, and how many bytes that takes."""
         ...
 
     def clear(self) -> None:
-        """Give back memory that lies ready for other frames."""
+        """Release memory that lies ready for other frames."""
         ...
 
 
@@ -72,7 +72,7 @@ class VideoBackend(Protocol):
         ...
 
     def make_packer(self, limit_bytes: int) -> FramePacker:
-        """Give what turns frames into those that are kept, which take so much memory at most, for one process."""
+        """Return what turns frames into those that are kept, which take so much memory at most, for one process."""
         ...
 
     def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:

@@ -14,5 +14,5 @@ BACKENDS: dict[str, type[VideoBackend]] = {"pyav": PyavBackend, "torchcodec": To
 
 
 def make_backend(name: str | None) -> VideoBackend:
-    """Give what decodes videos under one of the names."""
+    """Return what decodes videos under one of the names."""
     return BACKENDS[name or "pyav"]()

@@ -31,17 +31,17 @@ class FramePacker:
         self._pages = PicturePages(limit_bytes)
 
     def pack(self, frame: Any) -> tuple[PackedFrame, int]:
-        """Give a frame as it is kept, and how many bytes that takes."""
+        """Return a frame as it is kept, and how many bytes that takes."""
         packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame, self._pages)
         return packed, packed.num_bytes
 
     def clear(self) -> None:
-        """Give back the memory that lies ready for other frames."""
+        """Release the memory that lies ready for other frames."""
         self._pages.clear()
 
 
 def _lines_of(plane: Any) -> npt.NDArray[np.uint8]:
-    """Give the pixels of a plane, without what a decoder has beyond the end of each line."""
+    """Return the pixels of a plane, without what a decoder has beyond the end of each line."""
     height, line = plane.height, plane.line_size
     return np.frombuffer(plane, np.uint8, height * line).reshape(height, line)[:, : plane.width]
 
@@ -74,7 +74,7 @@ class PackedFrame:
         self.num_bytes = bytes_in_pages(self._frame.nbytes)
 
     def unpack(self) -> Any:
-        """Give the frame."""
+        """Return the frame."""
         if self._format not in _PACKED:
             return self._frame
         frame = self._unpack()

@@ -19,7 +19,7 @@ _MOST_BESIDE = 8 << 20  # for a picture that comes just before another goes
 
 
 def bytes_in_pages(num_bytes: int) -> int:
-    """Say how much memory so many bytes take."""
+    """Return how much memory so many bytes take."""
     if num_bytes < LARGE_PICTURE_BYTES:
         return num_bytes
     return -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -43,7 +43,7 @@ class PicturePages:
         self.num_bytes = self.num_free_bytes = 0
 
     def take(self, num_bytes: int) -> npt.NDArray[np.uint8]:
-        """Give memory for a picture; it comes back when nobody has the array any more, nor a part of it."""
+        """Return memory for a picture; it comes back when nobody has the array any more, nor a part of it."""
         if num_bytes < LARGE_PICTURE_BYTES:
             return np.empty(num_bytes, np.uint8)
         with self._lock:
@@ -77,7 +77,7 @@ class PicturePages:
                 self.num_free_bytes += size
 
     def clear(self) -> None:
-        """Give back to the system what lies ready."""
+        """Release to the system what lies ready."""
         with self._lock:
             self._free.clear()
             self.num_bytes -= self.num_free_bytes

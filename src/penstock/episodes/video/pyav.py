@@ -29,11 +29,11 @@ class PyavBackend:
         return PyavFile(path, name)
 
     def make_packer(self, limit_bytes: int) -> FramePacker:
-        """Give what turns frames into those that are kept."""
+        """Return what turns frames into those that are kept."""
         return FramePacker(limit_bytes)
 
     def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:
-        """Give a function that turns frames into RGB."""
+        """Return a function that turns frames into RGB."""
         return RgbConverter().convert
 
 

@@ -41,7 +41,7 @@ class RgbConverter:
         return np.moveaxis(self._by_color(frame), 0, -1) if self._can_go_by_color(frame) else self._by_pixel(frame)
 
     def _can_go_by_color(self, frame: Any) -> bool:
-        """Tell whether FFmpeg gives the same pixels either way, which depends on the size of a frame: try, once."""
+        """Return whether FFmpeg gives the same pixels either way, which depends on the size of a frame: try, once."""
         name = frame.format.name
         if name not in _MAYBE_BY_COLOR:
             return False
@@ -58,7 +58,7 @@ class RgbConverter:
         return pixels
 
     def _by_color(self, frame: Any) -> npt.NDArray[np.uint8]:
-        """Give a frame as 3, height, width: a quarter of the time that it takes to sort the colors afterwards."""
+        """Return a frame as 3, height, width: a quarter of the time that it takes to sort the colors afterwards."""
         height, width = frame.height, frame.width
         pixels = np.empty((3, height, width), np.uint8)
         for place, plane in zip(
@@ -70,7 +70,7 @@ class RgbConverter:
 
 
 def _noise_like(frame: Any) -> Any:
-    """Give a frame of the same kind with pixels of all colors."""
+    """Return a frame of the same kind with pixels of all colors."""
     av = require("av", extra="video", purpose=PURPOSE)
     noise = av.VideoFrame(frame.width, frame.height, frame.format.name)
     noise.colorspace, noise.color_range = frame.colorspace, frame.color_range

@@ -35,11 +35,11 @@ class TorchcodecBackend:
         return TorchcodecFile(path, name)
 
     def make_packer(self, limit_bytes: int) -> _AsItIs:  # noqa: ARG002
-        """Give what keeps frames as they are: each has memory of its own."""
+        """Return what keeps frames as they are: each has memory of its own."""
         return _AsItIs()
 
     def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:
-        """Give frames as they are."""
+        """Return frames as they are."""
         return _as_it_is
 
 
@@ -55,7 +55,7 @@ class _AsItIs:
     """Keeps frames as they come."""
 
     def pack(self, frame: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], int]:
-        """Give a frame, and how many bytes it takes."""
+        """Return a frame, and how many bytes it takes."""
         return frame, frame.nbytes
 
     def clear(self) -> None:

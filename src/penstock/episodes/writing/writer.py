@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.episodes.feature_stats import join_stats
 from penstock.episodes.info import DEFAULT_PATHS, INFO_NAME
-from penstock.episodes.stats import join_stats
 from penstock.episodes.writing.episode import EpisodeInProgress
 from penstock.episodes.writing.rows import ParquetFiles, table_of
 from penstock.episodes.writing.schema import ADDED, check_frame, declare_features, infer_features

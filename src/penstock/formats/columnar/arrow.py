@@ -84,7 +84,7 @@ class ArrowFormat(ColumnarFormat):
         )
 
     def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:  # noqa: ARG002
-        """Give where the record batches lie, and their dictionaries: all columns of a batch are fetched together."""
+        """Return where the record batches lie, and their dictionaries: all columns of a batch are fetched together."""
         return join_spans(map(tuple, _bounds(info).tolist()), None, info.name)
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
@@ -180,12 +180,12 @@ def _raw_bytes(message: IPCMessage) -> int:
 
 
 def _bounds(info: ShardInfo) -> Int64Array:
-    """Give where the messages of a shard begin and end."""
+    """Return where the messages of a shard begin and end."""
     return _read_details(info)[1:]
 
 
 def _batch_numbers(info: ShardInfo) -> range:
-    """Give the numbers of the batches of a shard."""
+    """Return the numbers of the batches of a shard."""
     begin, end = _read_details(info)[0].tolist()
     return range(begin, end)
 
@@ -208,7 +208,7 @@ class SmallReads:
         self._begin, self._data = 0, b""
 
     def read(self, begin: int, end: int) -> bytes:
-        """Give a range."""
+        """Return a range."""
         if not self._begin <= begin <= end <= self._begin + len(self._data):
             is_near = 0 <= begin - (self._begin + len(self._data)) < self._NEAR
             stop = max(end, begin + (self._MANY if is_near and self._data else self._FEW))

@@ -93,7 +93,7 @@ def _from_batch(opened: LocalObject, messages: Sequence[IPCMessage], first: int)
 
 
 def _find(messages: Sequence[IPCMessage], row: int) -> tuple[int, int]:
-    """Give the number of the record batch that a row is in, and how many rows come before it."""
+    """Return the number of the record batch that a row is in, and how many rows come before it."""
     before = 0
     counts = [message.num_rows for message in messages if message.kind == RECORD_BATCH]
     for number, end in enumerate(accumulate(counts)):

@@ -31,12 +31,12 @@ def pyarrow() -> Any:
 
 
 def number_dtype(kind: Any) -> np.dtype[Any]:
-    """Give the dtype of a type of numbers; pyarrow's own answer may need pandas."""
+    """Return the dtype of a type of numbers; pyarrow's own answer may need pandas."""
     return np.dtype(_FLOATS.get(str(kind), str(kind)))
 
 
 def describe_schema(schema: Any) -> tuple[tuple[str, ColumnType], ...]:
-    """Give the columns of an Arrow schema; images are those that the Hub's features name."""
+    """Return the columns of an Arrow schema; images are those that the Hub's features name."""
     names = list(schema.names)
     twice = next((each for each in names if names.count(each) > 1), None)
     if twice is not None:
@@ -48,7 +48,7 @@ def describe_schema(schema: Any) -> tuple[tuple[str, ColumnType], ...]:
 
 
 def describe_type(kind: Any, column: str, depth: int = 0) -> ColumnType:
-    """Give the type of a column; one that is not read is an error that says which column has it."""
+    """Return the type of a column; one that is not read is an error that says which column has it."""
     types = pyarrow().types
     text = str(kind)
 
@@ -89,7 +89,7 @@ def describe_type(kind: Any, column: str, depth: int = 0) -> ColumnType:
 
 
 def is_list(kind: Any) -> bool:
-    """Tell whether this is a list of any length, however it is laid out."""
+    """Return whether this is a list of any length, however it is laid out."""
     types = pyarrow().types
     return any(
         test(kind) for test in (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)

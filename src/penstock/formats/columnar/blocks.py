@@ -56,7 +56,7 @@ class BatchBlocks:
         return Block()
 
     def get_state(self) -> State:
-        """Say which row is next."""
+        """Return which row is next."""
         return {"row": self._row}
 
     def set_state(self, state: State) -> None:

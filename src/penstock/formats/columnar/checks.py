@@ -75,7 +75,7 @@ def check_alike(first: Any, other: Any, wanted: Sequence[str] | None, names: tup
 
 
 def _are_alike(first: Any, other: Any) -> bool:
-    """Tell whether values of two types may stand in one column: samples have integers, whatever their width."""
+    """Return whether values of two types may stand in one column: samples have integers, whatever their width."""
     types = pyarrow().types
     if first.equals(other) or types.is_null(first) or types.is_null(other):
         return True
@@ -92,7 +92,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _kinds() -> list[Callable[[Any], bool]]:
-    """Give tests for families of types."""
+    """Return tests for families of types."""
     types = pyarrow().types
     return [
         lambda kind: types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind),

@@ -79,7 +79,7 @@ class FileHead:
     created_by: bytes
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as JSON. Of the metadata only the schema in Arrow's words is needed to read."""
+        """Return it as JSON. Of the metadata only the schema in Arrow's words is needed to read."""
         arrow = [b64encode(value).decode() for key, value in self.metadata if key == _KEPT_OF_FILE[0]]
         schema, created_by = b64encode(self.schema).decode(), self.created_by.decode("latin-1")
         return {"version": self.version, "schema": schema, "created_by": created_by, "arrow_schema": arrow}
@@ -99,7 +99,7 @@ class FileHead:
         return 100 if found and tuple(map(int, found.groups())) < (1, 2, 9) else 0
 
     def footer(self, num_rows: int, row_groups: bytes) -> bytes:
-        """Give a footer of these row groups alone, as a file ends with it and its length."""
+        """Return a footer of these row groups alone, as a file ends with it and its length."""
         pairs = [
             write_struct([(1, BINARY, write_binary(key)), (2, BINARY, write_binary(value))])
             for key, value in self.metadata
@@ -148,7 +148,7 @@ def parse_footer(data: bytes) -> tuple[FileHead, list[RowGroup]]:
 
 
 def _read_schema(reader: CompactReader) -> list[int]:
-    """Give the bytes of the values of each leaf, 0 if they differ; refuse a tree that is none, or too deep."""
+    """Return the bytes of the values of each leaf, 0 if they differ; refuse a tree that is none, or too deep."""
     count, _ = reader.items()
     widths: list[int] = []
     open_nodes: list[int] = []  # how many children each node on the way to this one still lacks
@@ -196,7 +196,7 @@ def read_row_groups(reader: CompactReader, widths: Sequence[int]) -> list[RowGro
 
 
 def write_row_groups(groups: Iterable[RowGroup]) -> bytes:
-    """Give a list of row groups, as a footer has it."""
+    """Return a list of row groups, as a footer has it."""
     return write_list(STRUCT, [group.stored for group in groups])
 
 

@@ -80,7 +80,7 @@ def translated(batches: Iterator[Any], name: str, part: str = "") -> Iterator[An
 
 
 def read_types(info: ShardInfo, columns: tuple[str, ...] | None) -> list[tuple[str, ColumnType]]:
-    """Give the types of the columns that are asked for, in their order in the file."""
+    """Return the types of the columns that are asked for, in their order in the file."""
     with reading_entry(info):
         types = [(name, parse_type(kind, info.name)) for name, kind in info.layout.settings["types"]]
         for name, _ in types:
@@ -100,7 +100,7 @@ def reading_entry(info: ShardInfo) -> Iterator[None]:
 
 
 def corrupt(name: str, reason: str) -> CorruptShardError:
-    """Say what is wrong with a file."""
+    """Return what is wrong with a file."""
     return CorruptShardError(f"{name} {reason}", shard=name)
 
 

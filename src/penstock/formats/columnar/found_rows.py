@@ -54,7 +54,7 @@ class ColumnsLayout:
 
 @lru_cache(maxsize=256)
 def layout_of(encodings: tuple[tuple[str, Encoding | ColumnKind], ...]) -> ColumnsLayout:
-    """Give the one object for files of such columns, which is quick to compare."""
+    """Return the one object for files of such columns, which is quick to compare."""
     return ColumnsLayout(encodings)
 
 
@@ -89,7 +89,7 @@ class ColumnRows:
             self._chunks, self._within = self._find_chunks()
 
     def origins(self) -> RowOrigins:
-        """Say from which files the rows come."""
+        """Return from which files the rows come."""
         return RowOrigins([shard.name for shard in self._shards], self._counts, self._rows, self._order)
 
     def locate(self, name: str) -> Located | None:
@@ -133,11 +133,11 @@ class ColumnRows:
         )
 
     def arrays(self, name: str) -> list[Any]:
-        """Give the lists of a column of lists of numbers, as nodes do."""
+        """Return the lists of a column of lists of numbers, as nodes do."""
         return self._each(name, lambda node, rows: node.arrays(rows))
 
     def values(self, name: str) -> list[Any]:
-        """Give the values of a column as samples hold them."""
+        """Return the values of a column as samples hold them."""
         return self._each(name, lambda node, rows: node.values(rows))
 
     def _nodes(self, name: str) -> Iterable[tuple[Node, Int64Array]]:
@@ -153,7 +153,7 @@ class ColumnRows:
         return values if self._order is None else values[self._order]
 
     def _find_chunks(self) -> tuple[Int64Array, Int64Array]:
-        """Say in which chunk of all files each row lies, and which row of it that is."""
+        """Return in which chunk of all files each row lies, and which row of it that is."""
         firsts = np.concatenate([[0], np.cumsum([len(shard.starts) for shard in self._shards])[:-1]])
         chunks, within = np.empty(len(self._rows), np.int64), np.empty(len(self._rows), np.int64)
         begin = 0

@@ -40,7 +40,7 @@ _SHARED_BYTES = 1 << 19
 
 @lru_cache(maxsize=4096)
 def kind_of_column(kind: ColumnType, image_decoder: ImageDecoder) -> Encoding | ColumnKind:
-    """Say how a column of such values is gathered; the same object for the same type, however that is stored."""
+    """Return how a column of such values is gathered; the same object for the same type, however that is stored."""
     if kind.kind in ("string", "binary", "fixed_binary"):
         return OrNone(get_encoding("str" if kind.kind == "string" else "bytes"))
     if kind.kind == "image":
@@ -77,7 +77,7 @@ class OrNone(Encoding):
         return [None if piece is None else next(decoded) for piece in pieces]
 
     def to_column(self, pieces: Sequence[Any]) -> npt.NDArray[Any] | list[Any]:
-        """Give one array if all are there and it can be."""
+        """Return one array if all are there and it can be."""
         return self.decode_many(pieces) if None in pieces else self._encoding.to_column(pieces)
 
 

@@ -49,14 +49,14 @@ class _Input(ABC):
 
     @abstractmethod
     def _take(self, size: int) -> bytes | memoryview:
-        """Give the next bytes, at most so many; all of them if that is negative."""
+        """Return the next bytes, at most so many; all of them if that is negative."""
 
     def read(self, size: int = -1) -> bytes:
-        """Give the next bytes."""
+        """Return the next bytes."""
         return bytes(self._take(size))
 
     def read_buffer(self, size: int = -1) -> Any:
-        """Give the next bytes as a buffer of Arrow's, where they lie."""
+        """Return the next bytes as a buffer of Arrow's, where they lie."""
         return pyarrow().py_buffer(self._take(size))
 
     def readable(self) -> bool:
@@ -68,7 +68,7 @@ class _Input(ABC):
         return False
 
     def close(self) -> None:
-        """Say that nobody reads on."""
+        """Announce that nobody reads on."""
         self.closed = True
 
 
@@ -84,7 +84,7 @@ class SpansInput(_Input):
         return self._position
 
     def tell(self) -> int:
-        """Give the place."""
+        """Return the place."""
         return self._position
 
     def seekable(self) -> bool:

@@ -40,7 +40,7 @@ class _OffsetsNode(Node):
         return self._offsets[rows].astype(np.int64), self._offsets[rows + 1].astype(np.int64)
 
     def _elements(self, rows: Int64Array) -> tuple[Int64Array, list[int]]:
-        """Give all child rows of some rows, and where those of each begin and end among them."""
+        """Return all child rows of some rows, and where those of each begin and end among them."""
         begins, ends = self._bounds(rows)
         is_null = self.is_null(rows)
         if is_null is not None:
@@ -74,7 +74,7 @@ class ListNode(_OffsetsNode):
         return with_none([data[begin:end] for begin, end in bounds], self.is_null(rows))
 
     def values(self, rows: Int64Array) -> list[Any]:
-        """Give a copy of each array; lists of what is no number."""
+        """Return a copy of each array; lists of what is no number."""
         if has_array_elements(self.kind):
             return to_arrays(self.kind, self.arrays(rows))
         elements, cuts = self._elements(rows)
@@ -110,7 +110,7 @@ class FixedListNode(ArrayNode):
         return with_none(arrays, self.is_null(rows))
 
     def values(self, rows: Int64Array) -> list[Any]:
-        """Give a copy of each array; lists of what is no number."""
+        """Return a copy of each array; lists of what is no number."""
         if has_array_elements(self.kind):
             return to_arrays(self.kind, self.arrays(rows))
         size, flat = self._size, self._child.values(self._elements(rows))
@@ -159,7 +159,7 @@ def _cut_arrays(child: Node, elements: Int64Array, cuts: list[int] | range) -> l
 
 
 def _bytes_of(block: npt.NDArray[Any] | None) -> tuple[memoryview, int] | None:
-    """Give the bytes of elements that lie there as an array would, and how many each takes: quicker cut than arrays."""
+    """Return the bytes of elements that lie there as in an array, and how many each takes: cut sooner than arrays."""
     if block is None:
         return None
     return block.reshape(-1).view(np.uint8).data, block.itemsize * math.prod(block.shape[1:])
@@ -217,7 +217,7 @@ class DictionaryNode(ArrayNode):
         self._dictionary: npt.NDArray[Any] | None = None
 
     def is_null(self, rows: Int64Array) -> BoolArray | None:
-        """Tell which rows are, or have a value that is."""
+        """Return which rows are, or have a value that is."""
         is_null, within = super().is_null(rows), self._child.is_null(self._numbers(rows))
         if is_null is None or within is None:
             return within if is_null is None else is_null

@@ -44,7 +44,7 @@ class BufferFile(ArraysFile):
         self.place = place_of(data) if len(data) else 0
 
     def place_of(self, name: str) -> int:
-        """Say where in memory an array begins."""
+        """Return where in memory an array begins."""
         return self.place + self.begin_of(name)
 
 
@@ -80,23 +80,23 @@ class Node:
         return (self,)
 
     def is_null(self, rows: Int64Array) -> BoolArray | None:
-        """Tell which rows are null; None: no row of the column is."""
+        """Return which rows are null; None: no row of the column is."""
         return None if self._validity is None else ~_bits(self._validity, rows)
 
     def values(self, rows: Int64Array) -> list[Any]:
-        """Give the values as samples hold them, None where there is none."""
+        """Return the values as samples hold them, None where there is none."""
         raise NotImplementedError
 
     def array(self, rows: Int64Array) -> npt.NDArray[Any]:
-        """Give the values of a column of an `array_dtype`; anything where there is none."""
+        """Return the values of a column of an `array_dtype`; anything where there is none."""
         raise NotImplementedError
 
     def pieces(self, rows: Int64Array) -> StoredValues | list[Any]:
-        """Give the bytes of values of strings, binary and images, None where there are none."""
+        """Return the bytes of values of strings, binary and images, None where there are none."""
         raise NotImplementedError
 
     def arrays(self, rows: Int64Array) -> list[Any]:
-        """Give the lists of a column of lists of an `array_dtype`, None as above.
+        """Return the lists of a column of lists of an `array_dtype`, None as above.
 
         Each is an array, or a view of the bytes of one in the file. Nulls are NaN or NaT; where a dtype has no such
         value, an array with nulls is one of objects.
@@ -110,7 +110,7 @@ class Node:
         return array
 
     def error(self, reason: str) -> CorruptShardError:
-        """Say what is wrong with it."""
+        """Return what is wrong with it."""
         return CorruptShardError(f"{self.name}: the column of type {self.kind} {reason}", shard=self.name)
 
 
@@ -127,7 +127,7 @@ class NullNode(Node):
         return np.ones(len(rows), np.bool_)
 
     def values(self, rows: Int64Array) -> list[Any]:
-        """Give None for each."""
+        """Return None for each."""
         return [None] * len(rows)
 
 
@@ -135,7 +135,7 @@ class ArrayNode(Node):
     """Values that NumPy can hold."""
 
     def filled(self, rows: Int64Array) -> npt.NDArray[Any]:
-        """Give an array with NaN or NaT where there is no value, if its dtype has that."""
+        """Return an array with NaN or NaT where there is no value, if its dtype has that."""
         array, is_null = self.array(rows), self.is_null(rows)
         missing = missing_value(array.dtype)
         if is_null is not None and missing is not None:
@@ -143,7 +143,7 @@ class ArrayNode(Node):
         return array
 
     def lacks(self, rows: Int64Array) -> BoolArray | None:
-        """Tell at which rows `filled` has no value, and nothing that says so."""
+        """Return at which rows `filled` has no value, and nothing that says so."""
         dtype = array_dtype(self.kind)
         return self.is_null(rows) if dtype is not None and missing_value(dtype) is None else None
 
@@ -254,7 +254,7 @@ class BytesNode(Node):
 
 
 def check_offsets(offsets: npt.NDArray[Any], end: int, node: Node) -> npt.NDArray[Any]:
-    """Give the distances between offsets, which must rise from 0 or more to the end of what they point to, or less."""
+    """Return the distances between offsets, which must rise from 0 or more to at most the end of their values."""
     falls = (offsets[1:] < offsets[:-1]).any()  # compared: what is subtracted may overflow, and seem to rise
     if len(offsets) and (offsets[0] < 0 or offsets[-1] > end or falls):
         raise node.error("has offsets that point outside of it")
@@ -299,5 +299,5 @@ class IntervalNode(Node):
         self.length = min(self.length, len(self._items))
 
     def values(self, rows: Int64Array) -> list[Any]:
-        """Give the tuples."""
+        """Return the tuples."""
         return with_none(self._items[rows].tolist(), self.is_null(rows))

@@ -74,7 +74,7 @@ class ParquetFormat(ColumnarFormat):
         )
 
     def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:
-        """Give where the wanted columns of all row groups lie, near ones together."""
+        """Return where the wanted columns of all row groups lie, near ones together."""
         head, groups = _read_entry(info)
         chunks = [chunk for group in groups for chunk in group.chunks if _is_wanted(chunk, columns)]
         span = info.parts[0].span
@@ -108,7 +108,7 @@ class ParquetFormat(ColumnarFormat):
 
 
 def _read_footer(file: StoredObject) -> tuple[bytes, int]:
-    """Give the footer and where it begins: mostly by one request, else by two."""
+    """Return the footer and where it begins: mostly by one request, else by two."""
     size = file.num_bytes
     if size < 12:
         raise corrupt(file.name, f"is not a Parquet file: it has only {size} bytes")
@@ -180,13 +180,13 @@ def _to_shard(groups: list[RowGroup]) -> ScannedShard:
 
 
 def _read_entry(info: ShardInfo) -> tuple[FileHead, list[RowGroup]]:
-    """Give what the index says of a shard."""
+    """Return what the index says of a shard."""
     with reading_entry(info):
         return _read_head(info), read_row_groups(CompactReader(info.details), ())
 
 
 def _read_head(info: ShardInfo) -> FileHead:
-    """Give what the index says of all row groups of a file."""
+    """Return what the index says of all row groups of a file."""
     with reading_entry(info):
         head = info.layout.settings["head"]
         return _parse_head(head["version"], head["schema"], head["created_by"], tuple(head["arrow_schema"]))
@@ -204,7 +204,7 @@ def _parse_head(version: int, schema: str, created_by: str, arrow_schema: tuple[
 
 
 def _is_wanted(chunk: ColumnChunk, columns: tuple[str, ...] | None) -> bool:
-    """Tell whether a column has this leaf, by the name of the leaf, as pyarrow tells it: dots in names are taken so."""
+    """Return whether a column has this leaf, by the name of the leaf, as pyarrow names it: dots in names are kept."""
     if columns is None:
         return True
     path = ".".join(chunk.path)

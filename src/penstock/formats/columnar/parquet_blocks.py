@@ -139,7 +139,7 @@ def cut_groups(groups: Sequence[tuple[int, float]], num_bytes: int) -> list[int]
 
 
 def read_ahead(parts: Sequence[Callable[[], Iterator[Any]]]) -> Iterator[Any]:
-    """Give the items of several iterators, one after the other, while a thread already begins the next one."""
+    """Yield the items of several iterators, one after the other, while a thread already begins the next one."""
     if len(parts) < 2:
         for part in parts:
             yield from part()

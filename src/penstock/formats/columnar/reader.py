@@ -77,14 +77,14 @@ class ColumnsReader:
         return self._num_rows
 
     def read(self, rows: Rows) -> list[Sample]:
-        """Give the samples at these rows, in this order."""
+        """Return the samples at these rows, in this order."""
         names = [name for name, _ in self.layout.encodings]
         numbers, values = self._read(rows, by_sample=True)
         with decoding:
             return join_columns(names, values, len(numbers))
 
     def read_columns(self, rows: Rows) -> Columns:
-        """Give the same by column: an array where all values allow it, else a list."""
+        """Return the same by column: an array where all values allow it, else a list."""
         names = [name for name, _ in self.layout.encodings]
         return dict(zip(names, self._read(rows, by_sample=False)[1], strict=True))
 
@@ -93,7 +93,7 @@ class ColumnsReader:
         return self.layout
 
     def memory(self) -> OpenColumns:
-        """Give what is open, to find rows of several files at once."""
+        """Return what is open, to find rows of several files at once."""
         check_whole(self._data, self.name)
         assert self._memory is not None  # noqa: S101  it is open
         return self._memory
@@ -197,7 +197,7 @@ class _ChunkedNode(Node):
         return self._chunks
 
     def is_null(self, rows: Int64Array) -> BoolArray | None:
-        """Tell which rows are null."""
+        """Return which rows are null."""
         found: BoolArray | None = None
         for chunk, within, places in self._split(rows):
             is_null = chunk.is_null(within)
@@ -230,7 +230,7 @@ class _ChunkedNode(Node):
         return in_order([value for values, _ in parts for value in values], [places for _, places in parts])
 
     def _split(self, rows: Int64Array) -> list[tuple[Node, Int64Array, Int64Array]]:
-        """Give for each chunk that holds some of the rows: the rows within it, and their places among all."""
+        """Return for each chunk that holds some of the rows: the rows within it, and their places among all."""
         of = np.searchsorted(self._starts, rows, side="right") - 1
         return [
             (self._chunks[chunk], rows[places] - self._starts[chunk], places)

@@ -30,7 +30,7 @@ class CompactReader:
         self.data, self.position = data, position
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Give the number and the kind of each field of a struct; the caller reads or skips it before the next."""
+        """Yield the number and the kind of each field of a struct; the caller reads or skips it before the next."""
         number = 0
         while True:
             head = self.byte()
@@ -40,7 +40,7 @@ class CompactReader:
             yield number, head & 15
 
     def byte(self) -> int:
-        """Give the next byte."""
+        """Return the next byte."""
         try:
             byte = self.data[self.position]
         except IndexError:
@@ -49,7 +49,7 @@ class CompactReader:
         return byte
 
     def unsigned(self) -> int:
-        """Give a number of any length."""
+        """Return a number of any length."""
         begin = self.position
         self._skip_number()
         if self.position == begin + 1:
@@ -60,17 +60,17 @@ class CompactReader:
         return value
 
     def integer(self) -> int:
-        """Give a number with its sign."""
+        """Return a number with its sign."""
         value = self.unsigned()
         return (value >> 1) ^ -(value & 1)
 
     def binary(self) -> bytes:
-        """Give a text or other bytes."""
+        """Return a text or other bytes."""
         begin = self._skip_binary()
         return self.data[begin : self.position]
 
     def items(self) -> tuple[int, int]:
-        """Give how many items a list has, and their kind; the caller reads or skips each."""
+        """Return how many items a list has, and their kind; the caller reads or skips each."""
         head = self.byte()
         count = self.unsigned() if head >> 4 == 15 else head >> 4
         if count > len(self.data) - self.position:  # each takes a byte at least
@@ -147,7 +147,7 @@ def _too_early() -> ThriftError:
 
 
 def write_struct(fields: list[tuple[int, int, bytes]]) -> bytes:
-    """Give a struct of these fields: number, kind, and the value as it is written; by rising number."""
+    """Return a struct of these fields: number, kind, and the value as it is written; by rising number."""
     out = bytearray()
     last = 0
     for number, kind, value in fields:
@@ -159,19 +159,19 @@ def write_struct(fields: list[tuple[int, int, bytes]]) -> bytes:
 
 
 def write_list(kind: int, items: list[bytes]) -> bytes:
-    """Give a list of items as they are written."""
+    """Return a list of items as they are written."""
     count = len(items)
     head = bytes([count << 4 | kind]) if count < 15 else bytes([0xF0 | kind]) + _write_unsigned(count)
     return head + b"".join(items)
 
 
 def write_integer(value: int) -> bytes:
-    """Give a number with its sign."""
+    """Return a number with its sign."""
     return _write_unsigned(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
 def write_binary(value: bytes) -> bytes:
-    """Give a text or other bytes."""
+    """Return a text or other bytes."""
     return _write_unsigned(len(value)) + value
 
 

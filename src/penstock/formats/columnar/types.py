@@ -76,7 +76,7 @@ class ColumnType:
         return ColumnType(self.kind, self.settings, tuple((name, field.logical) for name, field in self.fields))
 
     def to_json(self) -> list[Any]:
-        """Give it as JSON."""
+        """Return it as JSON."""
         return [self.kind, list(self.settings), [[name, field.to_json()] for name, field in self.fields]]
 
 
@@ -109,7 +109,7 @@ def _is_sane(found: ColumnType) -> bool:
 
 @lru_cache(maxsize=1024)
 def array_dtype(kind: ColumnType) -> np.dtype[Any] | None:
-    """Give the dtype of an array of such values, or None if there is none."""
+    """Return the dtype of an array of such values, or None if there is none."""
     if kind.kind in _NUMBERS:
         return np.dtype(_NUMBERS[kind.kind])
     if kind.kind == "bool":
@@ -122,7 +122,7 @@ def array_dtype(kind: ColumnType) -> np.dtype[Any] | None:
 
 
 def has_array_elements(kind: ColumnType) -> bool:
-    """Tell whether the elements of lists are numbers, or lists of one fixed length of them: each list is an array."""
+    """Return whether the elements of lists are numbers, or lists of one fixed length of them: each list is an array."""
     if kind.kind not in ("list", "fixed_list"):
         return False
     child = kind.child
@@ -131,7 +131,7 @@ def has_array_elements(kind: ColumnType) -> bool:
 
 @lru_cache(maxsize=1024)
 def element_shape(kind: ColumnType) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Give the dtype and the shape of each element of lists of which each is an array."""
+    """Return the dtype and the shape of each element of lists of which each is an array."""
     dtype = array_dtype(kind.child)
     if dtype is not None:
         return dtype, ()
@@ -140,7 +140,7 @@ def element_shape(kind: ColumnType) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
 
 def missing_value(dtype: np.dtype[Any]) -> Any:
-    """Give the value of a dtype that means none, or None if it has no such value."""
+    """Return the value of a dtype that means none, or None if it has no such value."""
     if dtype.kind == "f":
         return np.nan
     return np.array("NaT", dtype) if dtype.kind in "Mm" else None

@@ -167,7 +167,7 @@ class _ColumnsWriter:
 
 
 def _fits(kind: ColumnType, found: ColumnType) -> bool:
-    """Tell whether an array is of the type that the index says."""
+    """Return whether an array is of the type that the index says."""
     if kind.kind == "image":
         return found.kind == "struct"
     return (kind.kind, kind.settings, len(kind.fields)) == (found.kind, found.settings, len(found.fields)) and all(
@@ -177,7 +177,7 @@ def _fits(kind: ColumnType, found: ColumnType) -> bool:
 
 
 def _plain(array: Any) -> Any:
-    """Give the same values in one of the layouts that are written."""
+    """Return the same values in one of the layouts that are written."""
     pa = pyarrow()
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
@@ -194,7 +194,7 @@ def _plain(array: Any) -> Any:
 
 
 def _image_bytes(array: Any, name: str) -> Any:
-    """Give the files of images, which have paths as well."""
+    """Return the files of images, which have paths as well."""
     children = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
     files = _plain(children["bytes"])
     paths = children.get("path")
@@ -215,7 +215,7 @@ def _bytes(buffer: Any, begin: int, end: int) -> memoryview:
 
 
 def _bits(buffer: Any, begin: int, count: int) -> npt.NDArray[np.uint8]:
-    """Give bits from any one on."""
+    """Return bits from any one on."""
     data: npt.NDArray[np.uint8] = np.frombuffer(_bytes(buffer, begin // 8, (begin + count + 7) // 8), np.uint8)
     if begin % 8 == 0:
         return data

@@ -38,7 +38,7 @@ class FixedArrayEncoding(FixedEncoding):
         self.num_bytes = math.prod(shape) * self._dtype.itemsize
 
     def encode(self, value: Any) -> bytes:
-        """Give the values in C order, little-endian."""
+        """Return the values in C order, little-endian."""
         array = _checked_array(value, self._dtype)
         if array.shape != self._shape:
             raise ColumnValueError(f"expects an array of shape {self._shape}, got {array.shape}")
@@ -57,11 +57,11 @@ class ArrayEncoding(Encoding):
         self._takes_empty = takes_empty  # arrays without elements; readers always do
 
     def taking_empty(self) -> ArrayEncoding:
-        """Give one that also encodes arrays without elements, which mosaicml-streaming reads but does not write."""
+        """Return one that also encodes arrays without elements, which mosaicml-streaming reads but does not write."""
         return ArrayEncoding(None if self._dtype is None else self._dtype.name, takes_empty=True)
 
     def encode(self, value: Any) -> bytes:
-        """Give header and values in C order, little-endian."""
+        """Return header and values in C order, little-endian."""
         array = _checked_array(value, self._dtype)
         if array.ndim == 0 or (array.size == 0 and not self._takes_empty):
             raise ColumnValueError(f"expects an array with at least one axis and one element, got shape {array.shape}")
@@ -73,7 +73,7 @@ class ArrayEncoding(Encoding):
         return b"".join([code, _encode_shape(array.shape), array.tobytes()])
 
     def decode(self, data: bytes) -> npt.NDArray[Any]:
-        """Give a writable, aligned array."""
+        """Return a writable, aligned array."""
         dtype, shape, header = self._decode_header(data)
         _check_values(dtype, shape, len(data) - header)
         return np.frombuffer(data, dtype, offset=header).reshape(shape).copy()
@@ -112,7 +112,7 @@ class ArrayEncoding(Encoding):
 
 
 def _checked_array(value: Any, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
-    """Give the array in little-endian order if it may be stored."""
+    """Return the array in little-endian order if it may be stored."""
     array = value if isinstance(value, np.ndarray) else to_array(value, dtype)
     if array.dtype == dtype:
         return array

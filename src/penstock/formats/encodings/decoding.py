@@ -40,7 +40,7 @@ _MOST_TRIES = 4  # to find memory that is used no more: the oldest are free firs
 
 
 def map_in_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Give the results of all items in their order; an error of one is raised when all are done."""
+    """Return the results of all items in their order; an error of one is raised when all are done."""
     count = min(len(items), num_threads())
     if count < 2:
         return [function(item) for item in items]
@@ -143,7 +143,7 @@ class BufferPool:
         self._of_thread = threading.local()
 
     def take(self, num_bytes: int) -> memoryview:
-        """Give memory to write to. It is the caller's for as long as anything points into it."""
+        """Return memory to write to. It is the caller's for as long as anything points into it."""
         if num_bytes > self._max_bytes:
             return memoryview(bytearray(num_bytes))
         return self._grown(num_bytes).getbuffer()[:num_bytes]
@@ -179,7 +179,7 @@ def _find_unused(kept: deque[io.BytesIO]) -> io.BytesIO | None:
 
 
 def _is_unused(memory: io.BytesIO) -> bool:
-    """Tell whether nothing points into it any more: Python does not let it be written to before."""
+    """Return whether nothing points into it any more: Python does not let it be written to before."""
     try:
         memory.write(b"")
     except BufferError:

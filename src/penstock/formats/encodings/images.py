@@ -99,15 +99,15 @@ class ImageCodec(ABC):
 
     @abstractmethod
     def encode(self, image: Any) -> bytes:
-        """Give the stored bytes of a PIL image."""
+        """Return the stored bytes of a PIL image."""
 
     def check(self, data: bytes) -> bytes:
-        """Give back bytes that shall be stored as an image, or raise if they are none of this kind."""
+        """Return back bytes that shall be stored as an image, or raise if they are none of this kind."""
         return data
 
     @abstractmethod
     def to_pil(self, data: bytes) -> Any:
-        """Give a PIL image."""
+        """Return a PIL image."""
 
     def array_kind(self, data: bytes) -> ArrayKind:
         """Return shape and dtype of the array of an image, without decoding any pixel."""
@@ -134,7 +134,7 @@ class PixelCodec(ImageCodec):
     """Size, mode and raw pixels."""
 
     def encode(self, image: Any) -> bytes:
-        """Give the header and the pixels."""
+        """Return the header and the pixels."""
         _check_image(image)
         if 0 in image.size:
             raise ColumnValueError("expects an image with at least one pixel, got an empty one")
@@ -142,7 +142,7 @@ class PixelCodec(ImageCodec):
         return b"".join([struct.pack("<III", *image.size, len(mode)), mode, image.tobytes()])
 
     def to_pil(self, data: bytes) -> Any:
-        """Give the image, after checking that its pixels are all there."""
+        """Return the image, after checking that its pixels are all there."""
         if len(data) < 12:
             raise ColumnValueError("holds an image that ends within its header")
         width, height, mode_size = struct.unpack_from("<III", data)
@@ -186,7 +186,7 @@ class FileCodec(ImageCodec):
 
 
 def _read_header(data: bytes) -> tuple[int, int, str]:
-    """Give the height, the width and the colours of a JPEG file."""
+    """Return the height, the width and the colours of a JPEG file."""
     try:
         height, width, colorspace, _ = _simplejpeg().decode_jpeg_header(data)
     except ValueError as error:
@@ -247,7 +247,7 @@ class JpegCodec(FileCodec):
 
 
 def _is_resized(image: Any, data: bytes) -> bool:
-    """Tell whether an image has another size than its file, as after `thumbnail`, which changes it in place."""
+    """Return whether an image has another size than its file, as after `thumbnail`, which changes it in place."""
     is_untouched = image.tile and not image.decoderconfig  # its pixels were not even read
     return not is_untouched and image.size != _pillow().open(BytesIO(data)).size
 
@@ -270,7 +270,7 @@ class _ImageEncoding(Encoding):
         return type(self)(self._codec, image_decoder)
 
     def decode(self, data: bytes) -> Any:
-        """Give the images of one sample."""
+        """Return the images of one sample."""
         return self.decode_many([data])[0]
 
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
@@ -291,7 +291,7 @@ class ImageEncoding(_ImageEncoding):
     """One image per sample."""
 
     def encode(self, value: Any) -> bytes:
-        """Give the stored bytes of a PIL image."""
+        """Return the stored bytes of a PIL image."""
         return self._codec.encode(value)
 
     def check_stored(self, data: bytes) -> bytes:
@@ -321,7 +321,7 @@ class ImageListEncoding(_ImageEncoding):
     """A list of images per sample: a table of sizes, then the images."""
 
     def encode(self, value: Any) -> bytes:
-        """Give the stored bytes of a list of PIL images."""
+        """Return the stored bytes of a list of PIL images."""
         if not isinstance(value, list):
             raise ColumnTypeError(f"expects a list of PIL images, got {type(value).__name__}")
         # The first word is reserved.
@@ -341,7 +341,7 @@ class JpegArrayEncoding(_ImageEncoding):
     """A sequence of JPEG files per sample, given as bytes."""
 
     def encode(self, value: Any) -> bytes:
-        """Give the stored bytes of a sequence of JPEG files."""
+        """Return the stored bytes of a sequence of JPEG files."""
         try:
             files = [bytes(memoryview(item)) for item in value]
         except TypeError as error:

@@ -18,13 +18,13 @@ WIDENED = {"bfloat16": "float32"}
 
 
 def is_tensor(value: Any) -> bool:
-    """Tell whether a value is a torch tensor; who never imported torch has none."""
+    """Return whether a value is a torch tensor; who never imported torch has none."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_bool(value: Any) -> bool:
-    """Tell whether a value is a truth value, which a column of numbers would give back as 0 or 1."""
+    """Return whether a value is a truth value, which a column of numbers would give back as 0 or 1."""
     return isinstance(value, (bool, np.bool_))
 
 
@@ -34,7 +34,7 @@ def dtype_name(value: Any) -> str:
 
 
 def plain_number(value: Any) -> Any:
-    """Give the number that a value is, Python's or NumPy's, or None if it is none."""
+    """Return the number that a value is, Python's or NumPy's, or None if it is none."""
     if is_tensor(value) and value.ndim == 0:
         value = value.item()  # of bfloat16, too
     elif isinstance(value, np.ndarray) and value.ndim == 0:
@@ -44,7 +44,7 @@ def plain_number(value: Any) -> Any:
 
 
 def check_number(value: Any, wanted: str) -> Any:
-    """Give the number that a value is, or raise an error that says what to do."""
+    """Return the number that a value is, or raise an error that says what to do."""
     number = plain_number(value)
     if number is not None:
         return number
@@ -66,13 +66,13 @@ def _remedy(value: Any) -> str:
 
 
 def describe(value: Any) -> str:
-    """Say what kind of array or tensor a value is."""
+    """Describe what kind of array or tensor a value is."""
     kind = "tensor" if is_tensor(value) else "array"
     return f"{'an' if kind == 'array' else 'a'} {kind} of {dtype_name(value)} and shape {tuple(value.shape)}"
 
 
 def to_integer(value: Any, dtype: np.dtype[Any]) -> int:
-    """Give a number that an integer dtype holds as it is."""
+    """Return a number that an integer dtype holds as it is."""
     number = check_number(value, f"a number of type {dtype.name}")
     if not math.isfinite(number) or int(number) != number:
         raise ColumnValueError(
@@ -85,7 +85,7 @@ def to_integer(value: Any, dtype: np.dtype[Any]) -> int:
 
 
 def to_float(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Give a number as a float dtype holds it: fractions are rounded, whole numbers and infinities are not made up."""
+    """Return a number as a float dtype holds it: fractions are rounded, whole numbers and infinities stay exact."""
     number = check_number(value, f"a number of type {dtype.name}")
     with np.errstate(over="ignore"):
         try:
@@ -114,7 +114,7 @@ def to_array(value: Any, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
 
 
 def tensor_to_array(tensor: Any) -> npt.NDArray[Any]:
-    """Give a tensor of any device as an array; bfloat16, which NumPy lacks, as float32, which holds all of it."""
+    """Return a tensor of any device as an array; bfloat16, which NumPy lacks, as float32, which holds all of it."""
     try:
         wide = tensor.float() if dtype_name(tensor) in WIDENED else tensor
         array: npt.NDArray[Any] = wide.numpy(force=True)
@@ -178,7 +178,7 @@ def _fit(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def _kinds_in(value: Any) -> set[type]:
-    """Give the types in a nested list; NumPy turns truth values into numbers if others stand beside them."""
+    """Return the types in a nested list; NumPy turns truth values into numbers if others stand beside them."""
     kinds = set(map(type, value))
     if not kinds.isdisjoint((list, tuple)):
         kinds.update(*(_kinds_in(item) for item in value if isinstance(item, (list, tuple))))

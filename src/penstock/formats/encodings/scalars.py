@@ -50,7 +50,7 @@ class NumberEncoding(FixedEncoding):
         self.num_bytes = self._dtype.itemsize
 
     def encode(self, value: Any) -> bytes:
-        """Give the little-endian bytes of the number."""
+        """Return the little-endian bytes of the number."""
         if type(value) is self.plain_type:  # packing is much faster than making a NumPy scalar
             try:
                 return self._pack(value)
@@ -71,7 +71,7 @@ class IntEncoding(FixedEncoding):
     _pack = struct.Struct("<q").pack
 
     def encode(self, value: Any) -> bytes:
-        """Give the little-endian bytes of the number."""
+        """Return the little-endian bytes of the number."""
         number = check_number(value, "an int")
         if not isinstance(number, (int, np.integer)):
             raise ColumnTypeError(
@@ -87,6 +87,6 @@ class IntEncoding(FixedEncoding):
         return block.view("<i8")
 
     def to_values(self, array: npt.NDArray[Any]) -> list[Any]:
-        """Give Python ints."""
+        """Return Python ints."""
         values: list[Any] = array.tolist()
         return values

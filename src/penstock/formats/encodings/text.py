@@ -26,11 +26,11 @@ class BytesEncoding(Encoding):
         )
 
     def decode(self, data: bytes) -> bytes:
-        """Give the stored bytes."""
+        """Return the stored bytes."""
         return data
 
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
-        """Give the stored bytes."""
+        """Return the stored bytes."""
         return list(pieces)
 
 
@@ -38,7 +38,7 @@ class StrEncoding(Encoding):
     """Text as UTF-8."""
 
     def encode(self, value: Any) -> bytes:
-        """Give the UTF-8 bytes."""
+        """Return the UTF-8 bytes."""
         if not isinstance(value, str):
             raise ColumnTypeError(
                 f"expects a str, got {type(value).__name__}: pass str(value), or choose another encoding"
@@ -46,11 +46,11 @@ class StrEncoding(Encoding):
         return value.encode()
 
     def decode(self, data: bytes) -> str:
-        """Give the text."""
+        """Return the text."""
         return data.decode()
 
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
-        """Give the texts."""
+        """Return the texts."""
         return list(map(bytes.decode, pieces))
 
 
@@ -64,7 +64,7 @@ class TextualEncoding(Encoding):
         self._kind = kind
 
     def encode(self, value: Any) -> bytes:
-        """Give the text of the value."""
+        """Return the text of the value."""
         if type(value) is not self._kind:
             value = self._convert(value)
         return str(value).encode()
@@ -90,7 +90,7 @@ class JsonEncoding(Encoding):
     """Whatever JSON can hold. Arrays, tensors and tuples become lists; NumPy scalars become plain values."""
 
     def encode(self, value: Any) -> bytes:
-        """Give the JSON text."""
+        """Return the JSON text."""
         text = _to_json(value)
         if "{" in text:
             _check_keys(value)
@@ -106,7 +106,7 @@ class JsonEncoding(Encoding):
 
 
 def _to_plain(value: Any) -> Any:
-    """Give what JSON can hold in place of what it cannot."""
+    """Return what JSON can hold in place of what it cannot."""
     if isinstance(value, (np.ndarray, np.integer, np.floating, np.bool_)):
         return value.tolist()
     if is_tensor(value):

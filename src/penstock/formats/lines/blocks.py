@@ -153,7 +153,7 @@ class LineBlocks:
         return self._rows
 
     def _after_line_end(self, content: Iterator[bytes], byte: int) -> Iterator[bytes]:
-        """Give what comes after the end of a line, which a state says is before a byte."""
+        """Yield what comes after the end of a line, which a state says is before a byte."""
         first = next(content, b"")
         for chunk in chain([first[1:]], content):
             if chunk and first[:1] not in (b"\r", b"\n"):
@@ -195,7 +195,7 @@ class LineBlocks:
         return samples
 
     def get_state(self) -> State:
-        """Say where the next row begins."""
+        """Return where the next row begins."""
         if self._rows is None and self._skip:
             return {"row": self._row + self._skip}
         if self._rows is None:

@@ -21,12 +21,12 @@ _KINDS: dict[frozenset[type], type] = {
 
 
 def to_columns(samples: Sequence[Sample], names: Iterable[str]) -> Columns:
-    """Give columns of these names, with None where a sample lacks one."""
+    """Return columns of these names, with None where a sample lacks one."""
     return {name: to_column([sample.get(name) for sample in samples]) for name in names}
 
 
 def to_column(values: list[Any]) -> npt.NDArray[Any] | list[Any]:
-    """Give an array if all values are numbers of one kind that 64 bits hold, else the list."""
+    """Return an array if all values are numbers of one kind that 64 bits hold, else the list."""
     kind = _KINDS.get(frozenset(map(type, values)))
     if kind is None:
         return values

@@ -57,7 +57,7 @@ class CSVFileFormat(FileFormat):
         return ScannedFile(columns, shards, {"is_regular": finder.is_regular})
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Say whether quotes are as RFC 4180 wants them."""
+        """Check whether quotes are as RFC 4180 wants them."""
         if type(settings.get("is_regular")) is not bool:
             raise IndexFieldError("has 'is_regular' that is neither true nor false")
 
@@ -147,9 +147,9 @@ class CSVParser:
         return ParsedRows(num_rows, {name: parse_values(name, kinds[name], texts.get(name, ())) for name in names})
 
     def samples(self, parsed: ParsedRows) -> list[Sample]:
-        """Give a sample for each row."""
+        """Return a sample for each row."""
         return join_columns(tuple(parsed.values), list(parsed.values.values()), parsed.num_rows)
 
     def columns(self, parsed: ParsedRows, begin: int = 0, end: int | None = None) -> Columns:
-        """Give text as lists, and numbers as arrays if none is missing."""
+        """Return text as lists, and numbers as arrays if none is missing."""
         return {name: to_column(values[begin:end]) for name, values in parsed.values.items()}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def split_columns(data: bytes, num_rows: int, num_columns: int, separator: str) -> list[list[str]] | None:
-    """Give the fields of rows that stand one after the other, by column; None if they have to be looked at one by one.
+    """Return the fields of rows that stand one after the other, by column; None if they must be read one by one.
 
     Without any quote, fields are what lies between separators and newlines.
     """
@@ -44,14 +44,14 @@ def split_columns(data: bytes, num_rows: int, num_columns: int, separator: str) 
 
 
 def _have_fields(lines: str, num_columns: int, separator: str) -> bool:
-    """Tell whether each line has so many fields, if that is what they have on average: no line has fewer."""
+    """Return whether each line has so many fields, if that is what they have on average: no line has fewer."""
     codes = np.frombuffer(lines.encode(), np.uint8)
     ends = np.flatnonzero((codes == NEWLINE) | (codes == ord(separator)))
     return bool((codes[ends[num_columns - 1 :: num_columns]] == NEWLINE).all())
 
 
 def split_rows(rows: Sequence[bytes], separator: str) -> list[list[str]]:
-    """Give the fields of each row; raise `BadRow` if one cannot be read alone."""
+    """Return the fields of each row; raise `BadRow` if one cannot be read alone."""
     try:
         texts = list(map(bytes.decode, rows))
     except UnicodeDecodeError as error:
@@ -83,7 +83,7 @@ class IrregularRowFinder:
         self._position = position
 
     def find(self, chunk: Bytes) -> FoundLines:
-        """Give the rows that begin in this chunk."""
+        """Return the rows that begin in this chunk."""
         newlines = np.flatnonzero(chunk == NEWLINE) + self._position
         data = self._rest + chunk.tobytes()
         base = self._position - len(self._rest)
@@ -116,7 +116,7 @@ class CSVRowFinder:
         self._last, self._has_row, self._position = b"", False, 0
 
     def find(self, chunk: Bytes) -> FoundLines:
-        """Give the rows that begin in this chunk."""
+        """Return the rows that begin in this chunk."""
         if self._by_reading is not None:
             return self._by_reading.find(chunk)
         found = self._by_parity.find(chunk)

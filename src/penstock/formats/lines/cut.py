@@ -31,7 +31,7 @@ class RowBlock(NamedTuple):
         return len(self.bounds) - 1
 
     def rows(self) -> list[bytes]:
-        """Give each row by itself."""
+        """Return each row by itself."""
         places = (self.bounds - self.bounds[0]).tolist()
         return [self.data[low:high] for low, high in pairwise(places)]
 
@@ -43,7 +43,7 @@ class RowBlock(NamedTuple):
         return RowBlock(self.data[begin:], self.bounds[count:], self.lines[count:], self.first)
 
     def place(self, number: int) -> tuple[int, int]:
-        """Give the byte of the file where a row begins, and how many lines come before it."""
+        """Return the byte of the file where a row begins, and how many lines come before it."""
         return self.first + int(self.bounds[number]), int(self.lines[number])
 
 
@@ -61,7 +61,7 @@ class RowCutter:
         self._is_at_end = False
 
     def take(self) -> RowBlock:
-        """Give some rows; none at the end."""
+        """Return some rows; none at the end."""
         while len(self._begins) < 2 and not self._is_at_end:
             self._read()
         count = max(0, min(len(self._begins) - (not self._is_at_end), _ROWS_AT_ONCE))

@@ -30,7 +30,7 @@ class RowFinder(Protocol):
     """Finds the rows of one file or span, which is given to it in order. It begins where a row does."""
 
     def find(self, chunk: Bytes) -> FoundLines:
-        """Give the rows that begin in this chunk; one of which only white space is seen yet, with a later chunk."""
+        """Return the rows that begin in this chunk; one of which only white space is seen yet, with a later chunk."""
         ...
 
 
@@ -44,7 +44,7 @@ class LineFinder:
         self._undecided: int | None = None  # where a line begins of which only white space was seen
 
     def find(self, chunk: Bytes) -> FoundLines:
-        """Give the rows that begin in this chunk."""
+        """Return the rows that begin in this chunk."""
         base = self._position
         self._position += len(chunk)
         newlines = np.flatnonzero(chunk == NEWLINE)
@@ -52,7 +52,7 @@ class LineFinder:
         return FoundLines(begins + base, newlines + base)
 
     def _row_ends(self, chunk: Bytes, newlines: Int64Array) -> Int64Array:  # noqa: ARG002
-        """Tell which newlines end a row."""
+        """Return which newlines end a row."""
         return newlines
 
     def _row_begins(self, chunk: Bytes, ends: Int64Array) -> Int64Array:
@@ -82,7 +82,7 @@ class LineFinder:
         return begins if found is None else np.concatenate([[found], begins])
 
     def _has_more(self, chunk: Bytes, begin: int, ends: Int64Array) -> bool:
-        """Tell whether a line is more than white space; where it goes on in the next chunk, put that off."""
+        """Return whether a line is more than white space; where it goes on in the next chunk, put that off."""
         place = int(np.searchsorted(ends, begin))
         end = int(ends[place]) if place < len(ends) else len(chunk)
         if self._is_blank(chunk[begin:end]):
@@ -92,7 +92,7 @@ class LineFinder:
         return True
 
     def _decide(self, chunk: Bytes, ends: Int64Array) -> int | None:
-        """Give the place of a line that began before this chunk, if it turns out to be a row, counted from here."""
+        """Return the place of a line that began before this chunk, if it turns out to be a row, counted from here."""
         if self._undecided is None or not len(chunk):
             return None
         end = int(ends[0]) if len(ends) else len(chunk)

@@ -28,7 +28,7 @@ _LONGEST_TOKEN = 16
 
 
 def first_character(content: Iterable[bytes]) -> str:
-    """Give the first character of a document that is not white space."""
+    """Return the first character of a document that is not white space."""
     read = b""
     for chunk in content:
         read += chunk
@@ -72,7 +72,7 @@ class JsonValues:
         return Place(self._byte, self._line, self._row, self._is_in_array)
 
     def take(self, most: int) -> list[Any]:
-        """Give the values that are at hand, at most so many; one at least, unless the document ends here."""
+        """Return the values that are at hand, at most so many; one at least, unless the document ends here."""
         values: list[Any] = []
         while len(values) < most:
             before = self._at
@@ -158,7 +158,7 @@ class JsonValues:
         self._counted = end
 
     def _may_go_on(self, error: Exception) -> bool:
-        """Tell whether text may be right if more comes after it: else a fault would have all of a file read."""
+        """Return whether text may be right if more comes after it: else a fault would have all of a file read."""
         if not isinstance(error, json.JSONDecodeError):
             return False
         return error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _LONGEST_TOKEN
@@ -253,7 +253,7 @@ class ValueBlocks:
         return [{name: sample[name] for name in self._columns if name in sample} for sample in samples]
 
     def get_state(self) -> State:
-        """Say where the next value begins."""
+        """Return where the next value begins."""
         if self._skip:
             return {"row": self._place.row + self._skip}
         if self._values is None:

@@ -105,13 +105,13 @@ class JSONParser:
         return samples if len(samples) == block.num_rows else None
 
     def samples(self, parsed: list[Sample]) -> list[Sample]:
-        """Give those keys that are wanted."""
+        """Return those keys that are wanted."""
         if self.wanted is None:
             return parsed
         return [{name: sample[name] for name in self.wanted if name in sample} for sample in parsed]
 
     def columns(self, parsed: list[Sample], begin: int = 0, end: int | None = None) -> Columns:
-        """Give columns of all names that were seen first, and of what else is in these rows."""
+        """Return columns of all names that were seen first, and of what else is in these rows."""
         samples = parsed[begin:end]
         if self.wanted is not None:
             return to_columns(samples, self.wanted)

@@ -46,11 +46,11 @@ class RowParser(Protocol[T]):
         ...
 
     def samples(self, parsed: T) -> list[Sample]:
-        """Give the samples of all that was parsed."""
+        """Return the samples of all that was parsed."""
         ...
 
     def columns(self, parsed: T, begin: int = 0, end: int | None = None) -> Columns:
-        """Give some of it by column: an array where all values allow it, else a list."""
+        """Return some of it by column: an array where all values allow it, else a list."""
         ...
 
 
@@ -62,7 +62,7 @@ class StoredLines(NamedTuple):
     lines: list[bytes]
 
     def blame(self, parser: RowParser[Any]) -> CorruptShardError | None:
-        """Say which of the rows cannot be parsed, and in which line of the file it begins."""
+        """Return which of the rows cannot be parsed, and in which line of the file it begins."""
         for row, line in zip(self.numbers.tolist(), self.lines, strict=True):
             try:
                 parser.parse([line])
@@ -108,7 +108,7 @@ class OpenSpan:
         return StoredLines(self, rows, lines)
 
     def line_of(self, row: int) -> int:
-        """Give the line of the file in which a row begins, from 1 on."""
+        """Return the line of the file in which a row begins, from 1 on."""
         before = self._array[self._skip : int(self._bounds[row])]
         return self._first_line + int(np.count_nonzero(before == ord("\n")))
 
@@ -126,13 +126,13 @@ class LineReader:
         return self._num_samples
 
     def read(self, rows: Rows) -> list[Sample]:
-        """Give the samples at these rows, in this order."""
+        """Return the samples at these rows, in this order."""
         parsed = self._parse(rows)
         with decoding:
             return self._parser.samples(parsed)
 
     def read_columns(self, rows: Rows) -> Columns:
-        """Give the same by column: numbers as an array where all values allow it, else a list."""
+        """Return the same by column: numbers as an array where all values allow it, else a list."""
         parsed = self._parse(rows)
         with decoding:
             return self._parser.columns(parsed)
@@ -142,7 +142,7 @@ class LineReader:
         return ParsedAlike(self._parser)
 
     def gather_rows(self, rows: Int64Array) -> StoredLines | None:
-        """Give rows as they are stored; None: the reader is closed."""
+        """Return rows as they are stored; None: the reader is closed."""
         check_whole(self._data, self.name)
         return None if self._span is None else self._span.gather(rows)
 

@@ -48,14 +48,14 @@ class RowPlaces:
         self._places = places
 
     def before(self, row: int) -> RowPlace | None:
-        """Give the last place at a row or before it."""
+        """Return the last place at a row or before it."""
         places = self._places
         at = bisect_right(places, row, key=_row_of)
         return places[at - 1] if at else None
 
 
 def places_in(file: IndexedFile) -> list[RowPlace]:
-    """Give where the shards begin that an index names in a file of lines."""
+    """Return where the shards begin that an index names in a file of lines."""
     places: list[RowPlace] = []
     row = begin = 0
     for shard in file.shards:

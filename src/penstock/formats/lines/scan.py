@@ -82,7 +82,7 @@ class LineScan:
             self._feed(chunk[begin : begin + _FIND_BYTES])
 
     def finish(self) -> list[LineSpan]:
-        """Give the spans of the whole file."""
+        """Return the spans of the whole file."""
         if self._begin is not None:
             self._cut(self._begin, self.num_bytes)
         if len(self._spans) > 1:
@@ -92,7 +92,7 @@ class LineScan:
         return self._spans
 
     def head(self) -> LinesHead:
-        """Give the first rows, once all of the file was seen."""
+        """Return the first rows, once all of the file was seen."""
         begins = [max(place.byte - self._head_begin, 0) for place in self._head_rows]
         is_all = self._head_begin + len(self._head) == self.num_bytes
         ends = [*begins[1:], *([len(self._head)] if is_all else [])]
@@ -175,7 +175,7 @@ def without_mark(chunks: Iterator[bytes], name: str) -> tuple[int, Iterator[byte
 
 
 def _cut_after(file: StoredObject, byte: int) -> int | None:
-    """Give the first place from a byte on after which a new span may begin; None: there is none so far."""
+    """Return the first place from a byte on after which a new span may begin; None: there is none so far."""
     if not file.is_compressed:
         return byte
     starts = file.frame_starts
@@ -184,7 +184,7 @@ def _cut_after(file: StoredObject, byte: int) -> int | None:
 
 
 def to_shards(spans: list[LineSpan], file: StoredObject, num_bytes: int) -> tuple[ScannedShard, ...]:
-    """Say what is read of each span; of a compressed file of so many bytes, all frames that any of its rows is in."""
+    """Return what to read of each span; of a compressed file of so many bytes, frames that hold any of its rows."""
     if not file.is_compressed:
         return tuple(map(_plain, spans))
     # Whatever no row is in, as the header of a CSV file, belongs to the first span or to the last.

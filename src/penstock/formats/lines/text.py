@@ -76,9 +76,9 @@ class TextParser:
         return lines if len(lines) == block.num_rows else None
 
     def samples(self, parsed: list[str]) -> list[Sample]:
-        """Give a sample for each line."""
+        """Return a sample for each line."""
         return [{} for _ in parsed] if self.name is None else [{self.name: text} for text in parsed]
 
     def columns(self, parsed: list[str], begin: int = 0, end: int | None = None) -> Columns:
-        """Give the texts as a list."""
+        """Return the texts as a list."""
         return {} if self.name is None else {self.name: parsed[begin:end]}

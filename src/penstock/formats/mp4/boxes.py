@@ -26,7 +26,7 @@ class Box(NamedTuple):
 
 
 def head_of(head: bytes, left: int) -> tuple[bytes, int, int]:
-    """Give kind, size and length of the head of a box by its first bytes; `left` bytes lie from there to the end."""
+    """Return kind, size and length of the head of a box by its first bytes; `left` bytes lie from there to the end."""
     size, kind, begin = int.from_bytes(head[:4], "big"), head[4:8], HEAD_BYTES
     if size == 1:
         size, begin = int.from_bytes(head[8:16], "big"), WIDE_BYTES
@@ -80,7 +80,7 @@ def child(data: bytes, box: Box, *kinds: bytes) -> Box:
 
 
 def table(data: bytes, box: Box, num_columns: int) -> Int64Array:
-    """Give a table of 32-bit numbers, without their sign; its size comes before it."""
+    """Return a table of 32-bit numbers, without their sign; its size comes before it."""
     count = number(data, box.begin + 4)
     if box.end - box.begin < 8 + 4 * count * num_columns:
         raise ValueError("a table is cut off")
@@ -89,7 +89,7 @@ def table(data: bytes, box: Box, num_columns: int) -> Int64Array:
 
 
 def number(data: bytes, at: int, num_bytes: int = 4) -> int:
-    """Give a number without a sign."""
+    """Return a number without a sign."""
     return int.from_bytes(data[at : at + num_bytes], "big")
 
 
@@ -97,10 +97,10 @@ def number(data: bytes, at: int, num_bytes: int = 4) -> int:
 
 
 def make_box(kind: bytes, *contents: bytes) -> bytes:
-    """Give a box with these contents."""
+    """Return a box with these contents."""
     return struct.pack(">I4s", HEAD_BYTES + sum(map(len, contents)), kind) + b"".join(contents)
 
 
 def make_table(kind: bytes, values: Int64Array) -> bytes:
-    """Give a box with a table of 32-bit numbers, one row for each of the first dimension."""
+    """Return a box with a table of 32-bit numbers, one row for each of the first dimension."""
     return make_box(kind, struct.pack(">II", 0, len(values)), (values & 0xFFFFFFFF).astype(">u4").tobytes())

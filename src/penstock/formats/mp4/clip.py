@@ -45,7 +45,7 @@ class Clip:
         return self.sizes_at + 4 * self.num_packets
 
     def index(self, timescale: int) -> FrameIndex:
-        """Give its frames in the order in which they are shown, at the ticks of the file."""
+        """Return its frames in the order in which they are shown, at the ticks of the file."""
         each = np.repeat(self.durations[:, 1], self.durations[:, 0])
         shown = np.cumsum(each) - each + self.shift
         if not len(self.shifts):
@@ -56,7 +56,7 @@ class Clip:
         return FrameIndex.of(shown, is_key, 1 / timescale)
 
     def dump(self) -> bytes:
-        """Give the clip as it stands in an index."""
+        """Return the clip as it stands in an index."""
         num_bytes, tables = _pack_tables(self.durations.tobytes(), self.shifts.tobytes(), self.keys.tobytes())
         return _HEAD.pack(_VERSION, self.begin, self.shift, self.num_packets, self.sizes_at, num_bytes) + tables
 
@@ -91,7 +91,7 @@ class Clip:
 
     @staticmethod
     def same_tables(data: bytes) -> tuple[bytes, bytes]:
-        """Give what is the same for clips, as they stand in an index, that differ only in where they are in a file."""
+        """Return what clips share in an index that differ only in their place in a file."""
         return data[:1] + data[_NUM_PACKETS_AT:_SIZES_AT], data[_SIZES_AT + 8 :]
 
     @staticmethod
@@ -107,7 +107,7 @@ class Clip:
 
 @lru_cache(maxsize=_SAME_TABLES)
 def _pack_tables(durations: bytes, shifts: bytes, keys: bytes) -> tuple[int, bytes]:
-    """Give tables of 64-bit numbers as they stand in an index, and how long they are when unpacked."""
+    """Return tables of 64-bit numbers as they stand in an index, and how long they are when unpacked."""
     runs, later, packets = (np.frombuffer(each, np.int64) for each in (durations, shifts, keys))
     counts = np.array([len(runs), len(later), len(packets) - 1])
     values = np.concatenate([counts, runs, later, np.diff(packets)]).astype("<i4").tobytes()
@@ -162,7 +162,7 @@ def _moov(tables: Sequence[bytes], timescale: int, tkhd: bytes) -> bytes:
 
 
 def plain_tkhd(tkhd: bytes) -> bytes:
-    """Give how pictures are shown without what differs from file to file: dates and durations."""
+    """Return how pictures are shown without what differs from file to file: dates and durations."""
     wide = tkhd[0] == 1
     dates, duration, size = (16, 8, 96) if wide else (8, 4, 84)
     if len(tkhd) < size:

@@ -198,7 +198,7 @@ def _clips(
 
 
 def _durations(track: VideoTrack) -> Int64Array:
-    """Give the ticks from each packet to the next; of the last, those before it."""
+    """Return the ticks from each packet to the next; of the last, those before it."""
     steps = np.diff(track.decoded)
     return np.append(steps, steps[-1:] if len(steps) else 1)
 

@@ -50,7 +50,7 @@ class FrameIndex:
         return np.multiply(self.ticks, self.tick_s, dtype=np.float64)
 
     def nearest(self, seconds: npt.NDArray[np.float64]) -> tuple[Int64Array, npt.NDArray[np.float64]]:
-        """Give for each time the frame shown nearest to it, and how far off that is in seconds."""
+        """Return for each time the frame shown nearest to it, and how far off that is in seconds."""
         times = self.times
         after = np.minimum(np.maximum(times.searchsorted(seconds), 1), len(times) - 1)
         before = np.maximum(after - 1, 0)
@@ -59,11 +59,11 @@ class FrameIndex:
         return np.where(is_before, before, after).astype(np.int64), np.where(is_before, since, until)
 
     def num_bytes(self, frames: Int64Array) -> int:
-        """Give how many bytes some frames have in the file; 0 if that is not known."""
+        """Return how many bytes some frames have in the file; 0 if that is not known."""
         return 0 if self.sizes is None else int(self.sizes[frames].sum())
 
     def keyframe_of(self, frames: Int64Array) -> Int64Array:
-        """Give the place in `keyframes` of the one that each frame is decoded from."""
+        """Return the place in `keyframes` of the one that each frame is decoded from."""
         return np.maximum(np.searchsorted(self.keyframes, frames, side="right") - 1, 0)
 
 
@@ -92,12 +92,12 @@ class VideoTrack:
         return FrameIndex.of(self.shown, self.is_key, 1 / self.timescale, sizes)
 
     def content(self, *kinds: bytes) -> bytes:
-        """Give the content of a box of the track."""
+        """Return the content of a box of the track."""
         box = child(self.moov, self.trak, *kinds)
         return self.moov[box.begin : box.end]
 
     def places(self) -> tuple[Int64Array, Int64Array] | None:
-        """Give where in the file the bytes of each packet begin, and how many there are; None: in no simple way."""
+        """Return where in the file the bytes of each packet begin, and how many there are; None: in no simple way."""
         stbl = child(self.moov, self.trak, b"mdia", b"minf", b"stbl")
         sizes = _sizes(self.moov, child(self.moov, stbl, b"stsz"))
         if number(self.moov, child(self.moov, stbl, b"stsd").begin + 4) != 1:
@@ -195,7 +195,7 @@ def _sizes(moov: bytes, stsz: Box) -> Int64Array:
 
 
 def _shifts(moov: bytes, stbl: Box, num_packets: int) -> Int64Array:
-    """Say how much later than it is decoded each packet is shown."""
+    """Return how much later than it is decoded each packet is shown."""
     box = find(moov, stbl, b"ctts")
     if box is None:
         return np.zeros(num_packets, np.int64)
@@ -215,7 +215,7 @@ def _chunk_offsets(moov: bytes, stbl: Box) -> Int64Array:
 
 
 def _timescale(moov: bytes, mdhd: Box) -> int:
-    """Give the ticks of a second."""
+    """Return the ticks of a second."""
     ticks = number(moov, mdhd.begin + (20 if moov[mdhd.begin] == 1 else 12))
     if not ticks:
         raise ValueError("a second has no ticks")
@@ -223,7 +223,7 @@ def _timescale(moov: bytes, mdhd: Box) -> int:
 
 
 def _edited_start(moov: bytes, trak: Box, shown: Int64Array) -> int:
-    """Give the tick at which the video begins to be shown; only one edit, of all frames, is simple."""
+    """Return the tick at which the video begins to be shown; only one edit, of all frames, is simple."""
     elst = find(moov, trak, b"edts", b"elst")
     if elst is None:
         return 0

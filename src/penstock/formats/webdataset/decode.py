@@ -38,7 +38,7 @@ def kind_of(extension: str) -> str:
 
 
 def member_encoding(column: str, kind: str, image_decoder: ImageDecoder) -> Encoding:
-    """Give what decodes the members of a column."""
+    """Return what decodes the members of a column."""
     if column == KEY:
         return _KEYS
     if kind in _OWN:
@@ -71,7 +71,7 @@ class _IntegerEncoding(_ReadOnlyEncoding):
         return int(data)
 
     def to_column(self, pieces: Sequence[bytes]) -> npt.NDArray[Any] | list[Any]:
-        """Give an array, unless one is wider than 64 bits."""
+        """Return an array, unless one is wider than 64 bits."""
         return to_column(self.decode_many(pieces))
 
 

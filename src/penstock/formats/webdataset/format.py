@@ -99,7 +99,7 @@ class StoredTar:
         self._seeks = False
 
     def read(self, begin: int, end: int) -> bytes:
-        """Give the bytes from one place to another, which are not before those asked for last."""
+        """Return the bytes from one place to another, which are not before those asked for last."""
         self._num_reads += 1
         if end > self._begin + len(self._chunk):
             self._seeks = self._seeks or self._has_large_members(begin)
@@ -125,11 +125,11 @@ class StoredTar:
             self._chunk += chunk
 
     def reaches(self, end: int) -> bool:
-        """Tell whether the file has so many bytes."""
+        """Return whether the file has so many bytes."""
         return self._skip_to(end) if self._file.is_compressed else end <= self._file.num_bytes
 
     def finish(self) -> int:
-        """Give the size of the content, which shows only at its end if it is compressed."""
+        """Return the size of the content, which shows only at its end if it is compressed."""
         if not self._file.is_compressed:
             return self._file.num_bytes
         while self._skip_to(self._begin + len(self._chunk) + 1):
@@ -137,7 +137,7 @@ class StoredTar:
         return self._begin + len(self._chunk)
 
     def _has_large_members(self, position: int) -> bool:
-        """Tell whether asking for each header takes less time than reading everything."""
+        """Return whether asking for each header takes less time than reading everything."""
         return not self._file.is_compressed and position > self._file.seek_bytes * max(
             _FIRST_LOOK_READS, self._num_reads
         )

@@ -26,11 +26,11 @@ class TarBytes(Protocol):
     """The bytes of a tar file, which are asked for in rising order."""
 
     def read(self, begin: int, end: int) -> bytes:
-        """Give the bytes from one place to another; fewer if the file ends before."""
+        """Return the bytes from one place to another; fewer if the file ends before."""
         ...
 
     def reaches(self, end: int) -> bool:
-        """Tell whether the file has so many bytes."""
+        """Return whether the file has so many bytes."""
         ...
 
 
@@ -49,7 +49,7 @@ class Member(NamedTuple):
 
 
 def walk(tar: TarBytes, where: str) -> Iterator[Member]:
-    """Give the regular files of a tar, in order, until it ends; a damaged one is a `CorruptShardError`."""
+    """Yield the regular files of a tar, in order, until it ends; a damaged one is a `CorruptShardError`."""
     position, begin = 0, 0
     extended = _Extended()
     while True:

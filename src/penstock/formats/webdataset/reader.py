@@ -40,11 +40,11 @@ class MappedTar:
         self._slices, self._shift = sliceable(data)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Give the bytes from one place to another."""
+        """Return the bytes from one place to another."""
         return self._slices[begin + self._shift : min(end, self._num_bytes) + self._shift]
 
     def reaches(self, end: int) -> bool:
-        """Tell whether the shard has so many bytes."""
+        """Return whether the shard has so many bytes."""
         return end <= self._num_bytes
 
 
@@ -118,7 +118,7 @@ class TarReader:
         return self._num_samples
 
     def read(self, rows: Rows) -> list[Sample]:
-        """Give the samples at these rows, in this order; each has the columns that it has members for."""
+        """Return the samples at these rows, in this order; each has the columns that it has members for."""
         numbers = self._check(rows)
         with decoding:
             columns = {
@@ -128,7 +128,7 @@ class TarReader:
         return [{name: value for name, value in sample.items() if value is not _MISSING} for sample in samples]
 
     def read_columns(self, rows: Rows) -> Columns:
-        """Give the same by column; None where a sample has no such member."""
+        """Return the same by column; None where a sample has no such member."""
         numbers = self._check(rows)
         with decoding:
             return {name: self._column(name, encoding, numbers) for name, encoding in self.encodings.items()}

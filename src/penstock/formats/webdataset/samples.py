@@ -36,7 +36,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def group_members(members: Iterable[Member], where: str) -> Iterator[TarSample]:
-    """Give samples: members that follow one another and have one key."""
+    """Yield samples: members that follow one another and have one key."""
     sample: TarSample | None = None
     for member in members:
         parts = None if member.name.startswith("__") and _META.search(member.name) else split_name(member.name)

@@ -66,7 +66,7 @@ def divide(intervals: Intervals, num_parts: int) -> list[Intervals]:
 
 
 def shuffle_and_divide(units: Int64Array, rule: ShuffleRule) -> tuple[list[Intervals], np.random.Generator]:
-    """Give each canonical node its intervals in this epoch's order, and the generator for all further draws.
+    """Return each canonical node its intervals in this epoch's order, and the generator for all further draws.
 
     Which intervals a node gets depends on the seed alone, so that a node meets the same shards in every epoch.
     """

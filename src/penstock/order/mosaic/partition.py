@@ -156,7 +156,7 @@ def even_out(rounds: IdArray, ranks: int) -> IdArray:
 
 
 def rounds_repeated(num_rounds: int, ranks: int, *, is_release_0_5: bool = False) -> IdArray:
-    """Say which rounds of a list are dealt twice, so that all ranks of a node get equally many."""
+    """Return which rounds of a list are dealt twice, so that all ranks of a node get equally many."""
     num_repeated = -num_rounds % ranks
     if not num_repeated:
         return np.empty(0, np.int64)

@@ -125,21 +125,21 @@ class MosaicPlan:
         return batches.num_batches(seat.node, seat.local_rank)
 
     def global_batch(self, at: Cursor, step: int, world: World, global_batch_size: int) -> Int64Array:
-        """Give the ids of one global batch in global order; empty past the end of the epoch."""
+        """Return the ids of one global batch in global order; empty past the end of the epoch."""
         batches = self.epoch_batches(at, world, global_batch_size)
         if step >= len(batches):
             return np.empty(0, np.int64)
         return _without_empty(batches.entries(step))
 
     def batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
-        """Give the ids of one rank's share of a global batch; empty past the end of the epoch."""
+        """Return the ids of one rank's share of a global batch; empty past the end of the epoch."""
         batches = self.epoch_batches(at, seat.world, global_batch_size)
         if step >= len(batches):
             return np.empty(0, np.int64)
         return _without_empty(batches.by_rank(step)[seat.node, seat.local_rank])
 
     def batches(self, at: Cursor, steps: range, seat: Seat, global_batch_size: int) -> list[Int64Array]:
-        """Give the same for several steps at once."""
+        """Return the same for several steps at once."""
         return [self.batch(at, step, seat, global_batch_size) for step in steps]
 
     def upcoming_shards(
@@ -162,7 +162,7 @@ class MosaicPlan:
     def expected_shards(
         self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int
     ) -> tuple[Int64Array, Int64Array]:
-        """Give the shards that the rank needs in the next steps, and in how many steps each is first used."""
+        """Return the shards that the rank needs in the next steps, and in how many steps each is first used."""
         batches = self.epoch_batches(at, seat.world, global_batch_size)
         wanted = [
             _without_empty(batches.by_rank(batch_id)[seat.node, seat.local_rank])

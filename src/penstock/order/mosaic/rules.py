@@ -62,7 +62,7 @@ class MosaicOptions:
 
     @property
     def is_release_0_5(self) -> bool:
-        """Tell whether the order follows the rules of release 0.5.0."""
+        """Return whether the order follows the rules of release 0.5.0."""
         return self.mosaic_version == "0.5"
 
     @property

@@ -63,7 +63,7 @@ class SamplingRule:
 
     @property
     def draws_anew(self) -> bool:
-        """Tell whether the counts per shard are drawn anew each epoch."""
+        """Return whether the counts per shard are drawn anew each epoch."""
         return self.is_balanced and self.is_shuffled
 
 

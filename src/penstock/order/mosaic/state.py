@@ -63,7 +63,7 @@ class MosaicState:
 
 
 def with_mosaic_keys(state: dict[str, Any], initial_nodes: int) -> dict[str, Any]:
-    """Give a state of an order of our own the keys that code written for MosaicML's reads, too."""
+    """Return a state of an order of our own the keys that code written for MosaicML's reads, too."""
     if "sample_in_epoch" in state:
         return state
     return {

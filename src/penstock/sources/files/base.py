@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.blocks.stage import check_row
 from penstock.errors import ConfigError
-from penstock.order.keys import fold
+from penstock.order.keys import hash_key
 from penstock.reading.source import SourceFiles
 from penstock.scan.patterns import find_source, has_magic, has_magic_part
 from penstock.sources.base import ShardedSource
@@ -56,7 +56,7 @@ class FileShardedSource(ShardedSource):
         self._numbers = {name: number for number, name in enumerate(self._names)}
 
     def use_options(self, storage_options: Mapping[str, Any] | None) -> None:
-        """Say which options the files were found with, if these files were given."""
+        """Announce which options the files were found with, if these files were given."""
         self._given_options = HiddenOptions(storage_options)
 
     @property
@@ -75,7 +75,7 @@ class FileShardedSource(ShardedSource):
         return self._names
 
     def shard_number(self, shard_name: str) -> int:
-        """Give the place of a file among all; any way of writing its path will do."""
+        """Return the place of a file among all; any way of writing its path will do."""
         number = self._numbers.get(shard_name)
         return self._places.get(same_place(shard_name), -1) if number is None else number
 
@@ -93,10 +93,10 @@ class FileShardedSource(ShardedSource):
         """Sizes and versions of all files, wherever they are."""
         told = repr([file.version[1:] for file in self._files])
         newest = max(((file.origin or file.info).modified_ns or 0, file.version.name) for file in self._files)
-        return FilesVersion(f"{fold(told):016x}", newest)
+        return FilesVersion(f"{hash_key(told):016x}", newest)
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        """Give what the store tells of a file."""
+        """Return what the store tells of a file."""
         number = self._number(shard_name)
         file = self._files[number]
         return ShardInfo(
@@ -138,7 +138,7 @@ class FileShardedSource(ShardedSource):
         return SourceFiles(urls=urls, storage_options=options, queries=queries, **about)
 
     def _in_place(self) -> dict[str, Any] | None:
-        """Say how a stream has to read the files to give the same samples; None if no stream does."""
+        """Describe how a stream has to read the files to give the same samples; None if no stream does."""
         return None
 
     def _num_rows(self, number: int) -> int | None:  # noqa: ARG002
@@ -146,7 +146,7 @@ class FileShardedSource(ShardedSource):
         return None
 
     def _settings(self) -> tuple[object, ...]:
-        """Give all that samples depend on beside the files."""
+        """Return all that samples depend on beside the files."""
         return ()
 
     @abstractmethod

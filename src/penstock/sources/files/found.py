@@ -11,7 +11,7 @@ from penstock.cache.proxied import open_pinned
 from penstock.cachedir.versions import tag_of
 from penstock.errors import ConfigError, ResumeError
 from penstock.formats.content import FileContent
-from penstock.order.keys import fold
+from penstock.order.keys import hash_key
 from penstock.order.state_fields import COUNT, check_fields
 from penstock.outside_text import Bounded
 from penstock.scan.detect import known_suffixes
@@ -75,7 +75,7 @@ def join_versions(versions: Iterable[FilesVersion | None]) -> FilesVersion | Non
     known = [each for each in versions if each is not None]
     if len(known) < 2:
         return known[0] if known else None
-    return FilesVersion(f"{fold(*(each.digest for each in known)):016x}", max(each.newest for each in known))
+    return FilesVersion(f"{hash_key(*(each.digest for each in known)):016x}", max(each.newest for each in known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class FoundFile:
         return FileContent(self.url, self.open(), self.compression)
 
     def content_digest(self) -> str:
-        """Give a hash of its content, whatever its name and age: of its bytes, or of what a store tells of them."""
+        """Return a hash of its content, whatever its name and age: of its bytes, or of what a store tells of them."""
         if not isinstance(self.store, LocalStore) and self.info.etag is not None:
             return f"{self.info.num_bytes}-{self.info.etag}"
         hasher = hashlib.sha256()
@@ -168,7 +168,7 @@ def find_files(
 
 
 def in_order(name: str) -> tuple[Any, ...]:
-    """Give what names are sorted by: numbers in them count as numbers, so that `part-10` comes after `part-9`."""
+    """Return what names are sorted by: numbers in them count as numbers, so that `part-10` comes after `part-9`."""
     parts = [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _DIGITS.findall(name)]
     return (parts, name)
 
@@ -186,7 +186,7 @@ def expand_data_files(data_files: Given, storage_options: Mapping[str, Any] | No
 
 
 def unique_names(files: Sequence[FoundFile]) -> list[str]:
-    """Give each file a name of its own: its URL, and a number where it was named several times."""
+    """Return each file a name of its own: its URL, and a number where it was named several times."""
     counts: dict[str, int] = {}
     names = []
     for file in files:
@@ -198,18 +198,18 @@ def unique_names(files: Sequence[FoundFile]) -> list[str]:
 def fingerprint_of(files: Sequence[FoundFile], *settings: object) -> str:
     """Hash what files are, as far as their stores tell, and how they are read."""
     told = [(_real_url(file), file.info.num_bytes, file.info.etag, file.info.modified_ns) for file in files]
-    return f"files-{fold(repr(told), repr(settings)):016x}"
+    return f"files-{hash_key(repr(told), repr(settings)):016x}"
 
 
 def _real_url(file: FoundFile) -> str:
-    """Give the root of a file and its real name: that does not depend on how names are escaped."""
+    """Return the root of a file and its real name: that does not depend on how names are escaped."""
     name = escaped(file.info.key)
     is_escaped = has_escapes(file.url) and file.url.endswith(name)
     return file.url.removesuffix(name) + file.info.key if is_escaped else file.url
 
 
 def same_place(name: str) -> str:
-    """Give a name in one form, for those who name a file in another way than they named it first."""
+    """Return a name in one form, for those who name a file in another way than they named it first."""
     name = without_login(real_name(name, name))
     if url_scheme(name) == "file":
         name = name.partition(":")[2]

@@ -20,7 +20,7 @@ _AT_ONCE = 4
 
 
 def copy_folder(cache_dir: str | os.PathLike[str] | None, dataset_name: str, commit: str) -> Path:
-    """Give the folder that keeps the files of a commit: they never change."""
+    """Return the folder that keeps the files of a commit: they never change."""
     root = Path(cache_dir).expanduser().absolute() if cache_dir is not None else user_cache_dir() / "hub"
     return root / "datasets" / check_key(dataset_name) / check_key(commit)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
 from penstock.extras import require
-from penstock.order.keys import fold
+from penstock.order.keys import hash_key
 from penstock.storage.base import redacted, safe_cause
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class HubPart:
     def fingerprint(self, columns: Sequence[str] | None) -> str:
         """Hash what it is: a commit never changes."""
         chosen = None if columns is None else list(columns)
-        return f"hub-{fold(repr((self.dataset, self.commit, self.subset, self.split)), repr(chosen)):016x}"
+        return f"hub-{hash_key(repr((self.dataset, self.commit, self.subset, self.split)), repr(chosen)):016x}"
 
 
 def load_with_library(

@@ -31,7 +31,7 @@ class StoredIndexes:
         self._files: dict[int, tuple[Store, dict[str, IndexedFile]]] = {}
 
     def places_in(self, file: FoundFile, form: str) -> list[RowPlace]:
-        """Give the places in a file of a format, if an index knows it in this version."""
+        """Return the places in a file of a format, if an index knows it in this version."""
         if file.info.num_bytes < _LARGE_BYTES:
             return []
         if id(file.store) not in self._files:

@@ -44,7 +44,7 @@ class _TextFiles(FileShardedSource):
         return opened.find_cuts(num_bytes) if isinstance(opened, LineBlocks) else []
 
     def _places_for(self, number: int, row: int) -> RowPlaces:
-        """Give the places that are known in a file; those of an index, once another row than the first is wanted."""
+        """Return the places that are known in a file; those of an index, once another row than the first is wanted."""
         places = self._known_rows.setdefault(number, RowPlaces())
         if row and self._rows_of is not None and number not in self._looked_up:
             self._looked_up.add(number)
@@ -217,7 +217,7 @@ class TextShardedSource(_TextFiles):
 
 
 def _may_be_array(file: FoundFile) -> bool:
-    """Tell whether a file may hold one array: its name does not say lines, and its beginning not either."""
+    """Return whether a file may hold one array: its name does not say lines, and its beginning not either."""
     if split_suffix(file.info.key)[0].endswith((".jsonl", ".ndjson")):
         return False
     return first_character([file.content().head()]) != "{"

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import EmptyDatasetError
-from penstock.order.keys import fold, permutation
+from penstock.order.keys import hash_key, permutation
 from penstock.order.state_fields import COUNT, MOST, check_fields, refuse
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Feed:
         self._samples: SampleIterator | None = None
 
     def next(self) -> Sample | None:
-        """Give the next sample, or None if the source has given all that it may."""
+        """Return the next sample, or None if the source has given all that it may."""
         while True:
             if self._samples is None:
                 self._samples = self._source.iter_shards(self._shards(self._epoch))
@@ -54,14 +54,14 @@ class Feed:
         return 0 if self._samples is None else self._samples.num_at_hand
 
     def take(self, count: int) -> list[Sample]:
-        """Give some of the samples that are at hand."""
+        """Return some of the samples that are at hand."""
         if not count or self._samples is None:
             return []
         self._given += count
         return self._name(self._samples.take(count))
 
     def _name(self, samples: list[Sample]) -> list[Sample]:
-        """Say in samples where they come from; in copies if they may be somebody's."""
+        """Return in samples where they come from; in copies if they may be somebody's."""
         name = self.name
         if not self._source.makes_new_samples:
             return [{**sample, SOURCE_FIELD: name} for sample in samples]
@@ -120,5 +120,5 @@ class Feed:
     def _shards(self, epoch: int) -> list[int] | None:
         if epoch == 0:
             return None
-        shards: list[int] = permutation(fold("mix", self._seed, self.name, epoch), self._source.num_shards).tolist()
+        shards: list[int] = permutation(hash_key("mix", self._seed, self.name, epoch), self._source.num_shards).tolist()
         return shards

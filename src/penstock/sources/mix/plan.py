@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.order.keys import fold
+from penstock.order.keys import hash_key
 from penstock.order.quota import QuotaMix, exact_shares
 from penstock.order.state_fields import COUNT, refuse
 from penstock.outside_text import Bounded
@@ -38,7 +38,7 @@ class MixPhase:
     mix: QuotaMix
 
     def labels(self, position: int, count: int) -> Int64Array:
-        """Give the source of each of some positions in a row."""
+        """Return the source of each of some positions in a row."""
         labels = self.mix.labels(position - self.start, count)
         return labels if len(self.sources) == len(self.before) else _as_array(self.sources)[labels]
 
@@ -90,7 +90,7 @@ def make_phase(
             return None
         kept.append((at, exact_shares(among)))
     due = None if owed is None else [owed[source] for source in sources]
-    mix = QuotaMix(kept, key=fold("mix", seed, start), before=due)
+    mix = QuotaMix(kept, key=hash_key("mix", seed, start), before=due)
     return MixPhase(start, tuple(sources), tuple(before), mix)
 
 
@@ -131,7 +131,7 @@ def find_end(phase: MixPhase, totals: Sequence[int | None]) -> tuple[int, int] |
 
 
 def _turn_after(phase: MixPhase, source: int, total: int) -> int | None:
-    """Give the position at which a source would give its sample number `total`, if it ever comes to that."""
+    """Return the position at which a source would give its sample number `total`, if it ever comes to that."""
     place = phase.sources.index(source)
     needed = total - phase.before[source]
     position = phase.mix.first_after(place, needed)

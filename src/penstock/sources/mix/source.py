@@ -12,7 +12,7 @@ import numpy as np
 from penstock.blocks.block import Block
 from penstock.blocks.stage import State, check_row, count_after
 from penstock.errors import ConfigError, EmptyDatasetError, MissingColumnError
-from penstock.order.keys import fold
+from penstock.order.keys import hash_key
 from penstock.order.quota import exact_shares
 from penstock.order.state_fields import refuse
 from penstock.sources.base import ShardedSource, as_source
@@ -111,7 +111,7 @@ class MixedShardedSource(ShardedSource):
             return None
         points = [] if self._scheduler is None else [repr(point) for point in self._scheduler.points]
         settings = repr((self._names, self._segments, points, self._seed, self._stop, self._epochs, self._block_size))
-        return f"mixed-{fold(*map(str, each), settings):016x}"
+        return f"mixed-{hash_key(*map(str, each), settings):016x}"
 
     @property
     def is_endless(self) -> bool:
@@ -329,7 +329,7 @@ class MixedIterator(SampleIterator):
         self._phase = make_phase(self._segments, self._at, phase.sources, taken, self._seed, self._owed)
 
     def get_state(self) -> State:
-        """Say where a block of the mix begins, and how many of its samples were given."""
+        """Return where a block of the mix begins, and how many of its samples were given."""
         return self._here() if self._since in (0, _BLOCK) else count_after(self._block_start, self._since)
 
     def _here(self) -> State:

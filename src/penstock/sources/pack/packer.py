@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.blocks.block import Block
 from penstock.errors import DataError
-from penstock.order.keys import fold, permutation
+from penstock.order.keys import hash_key, permutation
 from penstock.order.state_fields import COUNT, refuse
 from penstock.sources.iterators import SampleIterator
 from penstock.sources.pack.documents import Document, LongDocuments, join_documents, prepare_document
@@ -121,13 +121,13 @@ class PackedIterator(SampleIterator):
         return Block(make_rows(self._group.columns, self._group.placement, begin, self._next_row, self._options.rows))
 
     def get_state(self) -> State:
-        """Say where a group begins, and how many of its rows were given."""
+        """Return where a group begins, and how many of its rows were given."""
         if self._group is None or self._next_row == self._group.placement.num_rows:
             return {**self._here(), "rows": 0}
         return {**self._group_start, "rows": self._next_row}
 
     def _here(self) -> State:
-        """Say where the documents begin that are in no group yet."""
+        """Return where the documents begin that are in no group yet."""
         first = self._waiting[0] if self._waiting else None
         return {
             "input": self._documents.state_dict() if first is None else first.start,
@@ -223,7 +223,7 @@ class PackedIterator(SampleIterator):
             return placement
         # A last row that is not full stays the last: it is where the documents end.
         num_shuffled = placement.num_rows - (options.strategy == "greedy" and int(bounds[-1]) % seq_length > 0)
-        order = permutation(fold("pack", options.seed, self._number), num_shuffled)
+        order = permutation(hash_key("pack", options.seed, self._number), num_shuffled)
         return placement.reordered(np.concatenate([order, np.arange(num_shuffled, placement.num_rows)]))
 
     def _count(
@@ -253,7 +253,7 @@ class PackedIterator(SampleIterator):
 
 
 def _describe(start: State, number: int) -> str:
-    """Say which document it is, so many after a state of an iterator over shards."""
+    """Return which document it is, so many after a state of an iterator over shards."""
     inner, name = start.get("inner") or {"row": 0}, start.get("name")
     is_row = set(inner) <= {"row", "byte", "line", "file"}  # each of them a document
     return f"row {inner['row'] + number} of {name}" if is_row else f"a document of {name}"

@@ -75,7 +75,7 @@ class Packer(ABC):
         return self._pack() if self._is_ready() else []
 
     def flush(self) -> list[PackedSequence]:
-        """Give all rows that are left; the last may not be full."""
+        """Return all rows that are left; the last may not be full."""
         return self._pack() if self._waiting else []
 
     def _pack(self) -> list[PackedSequence]:
@@ -94,11 +94,11 @@ class Packer(ABC):
 
     @abstractmethod
     def _is_ready(self) -> bool:
-        """Tell whether to pack what is waiting."""
+        """Return whether to pack what is waiting."""
 
     @abstractmethod
     def _place(self, bounds: Int64Array) -> Placement:
-        """Say where documents go."""
+        """Return where documents go."""
 
 
 class GreedyPacker(Packer):

@@ -30,7 +30,7 @@ class Placement:
         return np.bincount(self.rows, self.lengths, self.num_rows).astype(np.int64)
 
     def offsets(self) -> Int64Array:
-        """Give the place in its row where each piece begins."""
+        """Return the place in its row where each piece begins."""
         ends = np.cumsum(self.lengths)
         row_starts = np.concatenate([[0], np.cumsum(self.filled())])
         offsets: Int64Array = ends - self.lengths - row_starts[self.rows]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from penstock.blocks.stage import check_row
 from penstock.errors import ConfigError
-from penstock.order.keys import fold
+from penstock.order.keys import hash_key
 from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.pack.documents import LongDocuments
 from penstock.sources.pack.packer import PackedIterator, PackOptions, PackStats, PackStrategy
@@ -116,7 +116,7 @@ class PackedShardedSource(ShardedSource):
     def order_fingerprint(self) -> str | None:
         """A hash of the source and of all settings."""
         inner = self._source.order_fingerprint
-        return None if inner is None else f"{inner}-packed-{fold(repr(self._options)):016x}"
+        return None if inner is None else f"{inner}-packed-{hash_key(repr(self._options)):016x}"
 
     @property
     def is_endless(self) -> bool:

@@ -52,7 +52,7 @@ class TokenizeTransform(BatchTransform, written_name="tokens.source.TokenizeTran
         self.keeps_number = config.when_long not in ("split", "drop")
 
     def __call__(self, samples: list[Sample]) -> Iterator[Sample]:
-        """Give the tokens of each text."""
+        """Yield the tokens of each text."""
         if self._encoder is None:
             self._encoder = BatchEncoder(self._tokenizer)
         encoded = self._encoder.encode([self._text(number, sample) for number, sample in enumerate(samples)])

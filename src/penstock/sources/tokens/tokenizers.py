@@ -141,7 +141,7 @@ class BatchEncoder:
         self.before, self.after = self._find_special_tokens()
 
     def encode(self, texts: list[str], *, special: bool = False) -> list[list[int]]:
-        """Give the tokens of each text."""
+        """Return the tokens of each text."""
         if self._tokenizer is None:
             encoded: list[list[int]] = self._call(texts, add_special_tokens=special)["input_ids"]
             return encoded
@@ -161,7 +161,7 @@ class BatchEncoder:
 
 
 def _backend(tokenizer: Any) -> Any:
-    """Give the tokenizer of the tokenizers library within one of transformers, or itself."""
+    """Return the tokenizer of the tokenizers library within one of transformers, or itself."""
     if hasattr(tokenizer, "encode_batch") and hasattr(tokenizer, "to_str"):
         return tokenizer
     return getattr(tokenizer, "backend_tokenizer", None)

@@ -25,7 +25,7 @@ def get_config_in_bytes(
     column_encodings: list[str],
     column_sizes: list[Any],
 ) -> bytes:
-    """Give the settings as they stand in the header of a shard."""
+    """Return the settings as they stand in the header of a shard."""
     config = {
         "version": 2,
         "format": kind,

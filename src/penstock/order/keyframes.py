@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from penstock.order.id_spans import IdSpans
-from penstock.order.keys import fold, permutation
+from penstock.order.keys import hash_key, permutation
 from penstock.order.lanes import Chunk, lane_length, lane_start, read_lanes
 from penstock.order.lru import LRU
 
@@ -34,7 +34,7 @@ class _Layout(NamedTuple):
     first_places: Int64Array
 
 
-class Stretches:
+class KeyframeOrder:
     """One stream whose shards are episodes; `window` says how many of them make up a pool.
 
     Args:
@@ -69,7 +69,7 @@ class Stretches:
         self._windows: LRU[Int64Array] = LRU(2 * num_lanes)
 
     def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
-        """Give the ids at evenly spaced positions of a pass."""
+        """Return the ids at evenly spaced positions of a pass."""
         layout = self._layouts((epoch, pass_id), lambda: self._lay_out(epoch, pass_id))
 
         def chunk_at(lane: int, place: int) -> Chunk:
@@ -88,13 +88,13 @@ class Stretches:
 
     def _lay_out(self, epoch: int, pass_id: int) -> _Layout:
         count = len(self._filled)
-        shards = self._filled[permutation(fold("episodes", self._seed, self._stream, epoch, pass_id), count)]
+        shards = self._filled[permutation(hash_key("episodes", self._seed, self._stream, epoch, pass_id), count)]
         first_shards = np.append(np.arange(0, count, self._group, dtype=np.int64), count)
         ends = np.concatenate([[0], np.cumsum(self._lengths[shards])])
         return _Layout(shards, first_shards, ends[first_shards])
 
     def _shuffle(self, layout: _Layout, epoch: int, pass_id: int, lane: int, window: int) -> Int64Array:
-        """Give the ids of a window in their order."""
+        """Return the ids of a window in their order."""
         begin = lane_start(self.num_samples, self.num_lanes, lane)
         length = lane_length(self.num_samples, self.num_lanes, lane)
         cuts = begin + np.arange(self._slots + 1, dtype=np.int64) * length // self._slots
@@ -106,10 +106,10 @@ class Stretches:
             for part in self._places(layout, epoch, pass_id, first, end)
         ]
         ids = np.concatenate(parts)
-        return ids[permutation(fold("window", self._seed, self._stream, epoch, pass_id, lane, window), len(ids))]
+        return ids[permutation(hash_key("window", self._seed, self._stream, epoch, pass_id, lane, window), len(ids))]
 
     def _places(self, layout: _Layout, epoch: int, pass_id: int, first: int, end: int) -> list[Int64Array]:
-        """Give the ids at some places in a row, before they are shuffled."""
+        """Return the ids at some places in a row, before they are shuffled."""
         parts = []
         group = int(np.searchsorted(layout.first_places, first, side="right")) - 1
         while first < end:
@@ -127,7 +127,7 @@ class Stretches:
             firsts = [np.append(start, self._stretches[a:b]) for start, (a, b) in zip(starts, cuts, strict=True)]
             begins = np.concatenate(firsts)
             stops = np.concatenate([np.append(each[1:], end) for each, end in zip(firsts, ends, strict=True)])
-            order = permutation(fold("stretches", self._seed, self._stream, epoch, pass_id, group), len(begins))
+            order = permutation(hash_key("stretches", self._seed, self._stream, epoch, pass_id, group), len(begins))
             begins, lengths = begins[order], (stops - begins)[order]
             return np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
 

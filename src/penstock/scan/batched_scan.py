@@ -21,7 +21,7 @@ _ROUNDS = 4  # a scan begins anew with each
 _MOST_BYTES = 1 << 20  # asked for in a round, of one file; there may be as many of them as files
 
 
-def scan_together(
+def batched_scan(
     store: Store,
     count: int,
     open_file: Callable[[int], ScannedObject],

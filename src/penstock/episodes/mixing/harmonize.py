@@ -112,7 +112,7 @@ class AlikeSamples:
     _black: dict[str, Any] = field(default_factory=dict)  # the shape and dtype of missing pictures, by key
 
     def __call__(self, sample: Sample) -> Any:
-        """Give a sample of this dataset as one of the mix."""
+        """Return a sample of this dataset as one of the mix."""
         torch = require("torch", extra="torch", purpose="samples of robot episodes")
         made: Sample = {}
         for name, key in self.keys.items():
@@ -132,7 +132,7 @@ class AlikeSamples:
         return made if self.transform is None else self.transform(made)
 
     def _pad(self, torch: Any, key: KeyOfMix) -> Any:
-        """Give zeros in the shape that the others have."""
+        """Return zeros in the shape that the others have."""
         feature = key.feature
         if feature.is_camera:
             if key.key not in self._black:
@@ -149,7 +149,7 @@ def _zeros(torch: Any, shape: Sequence[int], dtype: Any) -> Any:
 
 
 def _picture_like(torch: Any, key: KeyOfMix) -> tuple[Any, Any]:
-    """Say in what shape and type the dataset that has this picture gives it, after its transform."""
+    """Return in what shape and type the dataset that has this picture gives it, after its transform."""
     dtype = torch.uint8 if key.pictures.return_uint8 else torch.float32
     if key.feature.is_deep:
         dtype = torch.uint16 if key.feature.depth is None else torch.float32
@@ -160,6 +160,6 @@ def _picture_like(torch: Any, key: KeyOfMix) -> tuple[Any, Any]:
 
 
 def _squeezed(value: Any, key: KeyOfMix) -> Any:
-    """Give a window of one picture as that picture, whether it comes from a video or from the rows."""
+    """Return a window of one picture as that picture, whether it comes from a video or from the rows."""
     is_window = key.feature.is_camera and key.width == 1 and getattr(value, "ndim", 0) == 4
     return value[0] if is_window else value

@@ -49,7 +49,7 @@ def _left_behind(rows_taken: Int64Array) -> tuple[Int64Array, int]:
 
 
 @dataclass(slots=True)
-class Exchange:
+class StreamProgress:
     """Numbers that stand for others, so that what all lanes take together is the first samples, no others.
 
     Lanes may end an epoch a row apart. Then the last rows of some lanes stand for the rows that others did
@@ -59,7 +59,7 @@ class Exchange:
     stands_for: dict[int, int] = field(default_factory=dict)
 
     def concerns(self, highest: int) -> bool:
-        """Tell whether any of the numbers up to the highest might stand for another."""
+        """Return whether any of the numbers up to the highest might stand for another."""
         return bool(self.stands_for) and highest >= min(self.stands_for)
 
     def apply(self, numbers: Int64Array) -> Int64Array:
@@ -74,8 +74,8 @@ class Exchange:
         values = np.array([self.stands_for[int(key)] for key in keys], dtype=np.int64)
         return np.where(is_exchanged, values[places], numbers)
 
-    def close(self, begin: Int64Array, rows_taken: Int64Array) -> Exchange:
-        """Give the exchange of an epoch that ends with these rows taken; before `begin` all has been handed out."""
+    def close(self, begin: Int64Array, rows_taken: Int64Array) -> StreamProgress:
+        """Return the exchange of an epoch that ends with these rows taken; before `begin` all has been handed out."""
         num_lanes, count = len(rows_taken), int(rows_taken.sum())
         wanted = lengths_of_lanes(count, num_lanes)
         near = set(self.stands_for)
@@ -90,9 +90,9 @@ class Exchange:
             if number in taken and meaning[number] >= count and number // num_lanes >= begin[number % num_lanes]
         ]
         under = [meaning[number] for number in meaning if number not in taken and meaning[number] < count]
-        return Exchange({**self.stands_for, **dict(zip(over, under, strict=False))})
+        return StreamProgress({**self.stands_for, **dict(zip(over, under, strict=False))})
 
-    def cut(self, closed: Exchange, rows_taken: Int64Array) -> Exchange:
+    def cut(self, closed: StreamProgress, rows_taken: Int64Array) -> StreamProgress:
         """Keep of a closed exchange what was used with these rows taken, when the rest is planned anew."""
         num_lanes = len(rows_taken)
         kept = dict(self.stands_for)
@@ -101,4 +101,4 @@ class Exchange:
             if number // num_lanes < rows_taken[number % num_lanes] and meaning != stand_in:
                 owner = next((other for other, value in kept.items() if value == stand_in), stand_in)
                 kept[number], kept[owner] = stand_in, meaning
-        return Exchange(kept)
+        return StreamProgress(kept)

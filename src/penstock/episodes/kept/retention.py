@@ -40,7 +40,7 @@ class Keeping:
         return self.samples_mixed > 0
 
     def until(self, now: float, num_first: int, group_frames: int, wants: Iterable[tuple[float, int]]) -> float:
-        """Say up to which sample frames of a group are kept that is decoded now.
+        """Return up to which sample frames of a group are kept that is decoded now.
 
         Args:
             now: The sample that it is decoded for.
@@ -56,7 +56,7 @@ class Keeping:
         return soonest[num_kept - 1][0] if num_kept else now
 
     def _price(self, group_frames: int) -> float:
-        """Give what it is worth to keep one frame for one sample less, in frames that are decoded.
+        """Return what it is worth to keep one frame for one sample less, in frames that are decoded.
 
         Say that whenever a group is decoded, its frames of the next D samples are kept, and it is decoded again for the
         first sample after these that wants it. Then frames of D² / 2 / (D + samples_mixed / group_frames) samples are
@@ -70,7 +70,7 @@ class Keeping:
 
 
 def best_to_keep(now: float, num_first: int, wants: Sequence[tuple[float, int]], price: float) -> int:
-    """Say how many of the next wants to keep frames for, so that these and all later ones cost least.
+    """Return how many of the next wants to keep frames for, so that these and all later ones cost least.
 
     Whatever is not kept is decoded again, with as many after it as are kept then: so the best is found from the end.
     To keep a frame costs something at once, and the price for each sample until it is wanted.

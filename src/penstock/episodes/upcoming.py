@@ -66,7 +66,7 @@ class WantedFrames:
                 self._queue.append(WantedFrame(turn, clip, frame))
 
     def next_use(self, clip: ClipKey, frame: int) -> float:
-        """Give the sample that wants a frame next."""
+        """Return the sample that wants a frame next."""
         uses = self._uses.get(clip)
         times = None if uses is None else uses.get(frame)
         return times[0] if times else NEVER
@@ -86,7 +86,7 @@ class WantedFrames:
         return NEVER
 
     def first(self, is_wanted: Callable[[WantedFrame], bool], most: int) -> WantedFrame | None:
-        """Give the first want that was not met yet and that a function accepts, looking at so many at most."""
+        """Return the first want that was not met yet and that a function accepts, looking at so many at most."""
         while self._queue and not self._is_open(self._queue[0]):
             self._queue.popleft()
         open_wants = (want for want in islice(self._queue, most) if self._is_open(want))

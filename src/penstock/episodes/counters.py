@@ -31,12 +31,12 @@ def open_episode_counters(num_streams: int = 1) -> Counters:
 
 
 def clip_counts(counters: Counters, stream: int) -> CacheCounts:
-    """Give what the cache of the videos of one dataset counts into."""
+    """Return what the cache of the videos of one dataset counts into."""
     return CacheCounts([f"{_CLIPS}{stream}"], counters.row)
 
 
 def clip_stats(numbers: Mapping[str, int], stream: int) -> StreamStats:
-    """Give what it has counted there."""
+    """Return what it has counted there."""
     found = {name: numbers.get(f"{_CLIPS}{stream}.{name}", 0) for name in COUNTED_BY_CACHE}
     return StreamStats(
         cache_hits=found["hits"],
@@ -55,7 +55,7 @@ def count_latency(row: Row, num_samples: int, elapsed_ns: int) -> None:
 
 
 def latency_ms(numbers: Mapping[str, int], share: float) -> float | None:
-    """Give the milliseconds in which such a share of the samples was made; None if there were none."""
+    """Return the milliseconds in which such a share of the samples was made; None if there were none."""
     counts = np.array([numbers.get(name, 0) for name in _BUCKETS])
     if not counts.sum():
         return None

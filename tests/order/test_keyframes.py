@@ -9,19 +9,21 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.order.stretches import SLICE, Stretches
+from penstock.order.keyframes import SLICE, KeyframeOrder
 
 _LENGTHS = st.lists(st.integers(0, 90), min_size=1, max_size=30).filter(any)
 _SEEDS = st.integers(0, 2**32)
 
 
-def make(lengths: list[int], *, seed: int = 1, pool: int = 8, num_lanes: int = 1, step: int | None = None) -> Stretches:
+def make(
+    lengths: list[int], *, seed: int = 1, pool: int = 8, num_lanes: int = 1, step: int | None = None
+) -> KeyframeOrder:
     """Make an order whose stretches begin every so many samples, counted from the first of each episode."""
     starts = np.cumsum([0, *lengths])
     begins = None
     if step is not None:
         begins = np.concatenate([np.arange(a, b, step) for a, b in pairwise(starts)])
-    return Stretches(np.array(lengths), seed=seed, stream="one", num_lanes=num_lanes, window=pool, stretches=begins)
+    return KeyframeOrder(np.array(lengths), seed=seed, stream="one", num_lanes=num_lanes, window=pool, stretches=begins)
 
 
 @given(
@@ -94,7 +96,7 @@ def test_epochs_seeds_and_passes_differ() -> None:
 
 
 def test_a_place_far_into_a_million_episodes_is_found_at_once() -> None:
-    order = Stretches(
+    order = KeyframeOrder(
         np.full(1_000_000, 300),
         seed=1,
         stream="one",
