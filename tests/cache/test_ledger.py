@@ -22,8 +22,6 @@ from penstock.cachedir.lock import Stripes
 from penstock.cachedir.presence import FileStamp, are_unchanged, look
 from penstock.cachedir.versions import (
     edition_of,
-    is_settled_by_index,
-    is_settled_by_store,
     is_young,
     lasting_tag,
 )
@@ -196,15 +194,15 @@ def item_of(digest: str | None, num_bytes: int = 10, key: str = "a") -> Item:
     ],
 )
 def test_what_the_index_says_of_a_copy(change: dict[str, Any], item: Item, source: str, expected: object) -> None:
-    assert is_settled_by_index(record_of("a", **change), item, source) is expected
+    assert record_of("a", **change).is_settled_by_index(item, source) is expected
 
 
 def test_what_the_store_says_of_a_copy() -> None:
-    assert is_settled_by_store(record_of("a"), [info('"tag"')])
-    assert not is_settled_by_store(record_of("a"), [info('"other"')])
-    assert not is_settled_by_store(record_of("a"), [info('"tag"', num_bytes=11)])
-    assert not is_settled_by_store(record_of("a"), [None])
-    assert not is_settled_by_store(record_of("a", versions=(None,)), [ObjectInfo("a", 10)])
+    assert record_of("a").is_settled_by_store([info('"tag"')])
+    assert not record_of("a").is_settled_by_store([info('"other"')])
+    assert not record_of("a").is_settled_by_store([info('"tag"', num_bytes=11)])
+    assert not record_of("a").is_settled_by_store([None])
+    assert not record_of("a", versions=(None,)).is_settled_by_store([ObjectInfo("a", 10)])
 
 
 def test_an_edition_is_place_and_bytes_and_version() -> None:

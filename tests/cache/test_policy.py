@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cache.shares import share_of_each
-from penstock.cachedir.holders import Holder, describe_holders, find_holders
+from penstock.cachedir.lock import Holder, describe_holders, find_holders
 from penstock.fetcher.pieces import HIGHEST, LOWEST, Concurrency, next_concurrency
 from penstock.wire.encoding import load, plain
 from penstock.wire.quota import OpenShardQuota, is_news

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cachedir.lock import lock_within, open_locked, try_hold
-from penstock.cachedir.presence import FileStamp, ShardStamp, are_unchanged, is_still_at, look, status_if_unchanged
+from penstock.cachedir.lock import is_still_at, lock_within, open_locked, try_hold
+from penstock.cachedir.presence import FileStamp, ShardStamp, are_unchanged, look, status_if_unchanged
 from penstock.errors import BadIndexError, LockTimeoutError
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from penstock.cache.stats import CacheCounts
 from penstock.cachedir.editions import Edition, OpenEdition
 from penstock.cachedir.folder import uncounted_bytes
 from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard, raw_files, resolved
-from penstock.cachedir.kept_index import keep_index
 from penstock.cachedir.layout import pin_path
+from penstock.cachedir.once import keep_index
 from penstock.cachedir.presence import tries
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, CorruptShardError, FetcherError, StoreError
 from penstock.files import atomic_write, os_errors

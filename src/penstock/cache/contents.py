@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from penstock.cachedir.editions import editions_in
 from penstock.cachedir.folder import check_control, has_own_control
-from penstock.cachedir.holders import pids_holding
 from penstock.cachedir.layout import control_folder, pin_path, place_of, plain_name, user_cache_dir
 from penstock.cachedir.ledger import Ledger
+from penstock.cachedir.lock import pids_holding
 from penstock.cachedir.presence import status_if_unchanged
 from penstock.cachedir.written import find_written
 from penstock.errors import ObjectNotFoundError

@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.lock import open_locked
-from penstock.cachedir.presence import is_still_at
+from penstock.cachedir.lock import is_still_at, open_locked
 from penstock.errors import BadIndexError
 from penstock.files import os_errors
 from penstock.index.paths import is_plain_name, resolve_inside

@@ -21,14 +21,21 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.cachedir.layout import boots_path, ledger_path
 from penstock.cachedir.lock import Descriptor, try_hold_file, wait_for_lock
 from penstock.cachedir.presence import FileStamp
+from penstock.cachedir.versions import tag_of
 from penstock.files import atomic_write, make_folders
 from penstock.index.catalog import INDEX_NAME
 from penstock.index.paths import is_plain_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.storage.base import ObjectInfo
+    from penstock.wire.item import Item, StoredFile
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux alone tells
 _FEW_LINES = 1024  # below that, rewriting the file would not pay
@@ -67,6 +74,33 @@ class Record:
     def num_bytes(self) -> int:
         """The bytes of all files."""
         return sum(file.num_bytes for file in self.files)
+
+    def is_settled_by_index(self, item: Item, source: str) -> bool | None:
+        """Return from the index alone whether these are what an item asks for; None: only the store can say."""
+        if self.url != source or self.keys != tuple(part.stored.key for part in item.parts):
+            return False
+        known = zip(item.parts, self.stored_bytes, self.digests, self.versions, strict=True)
+        answers = [_compare(part.stored, num_bytes, digest, version) for part, num_bytes, digest, version in known]
+        if False in answers:
+            return False
+        return None if None in answers else True
+
+    def is_settled_by_store(self, found: Iterable[ObjectInfo | None]) -> bool:
+        """Return whether the objects that a store has now are those that these were made from."""
+        return all(
+            info is not None and num_bytes == info.num_bytes and version is not None and version == tag_of(info)
+            for info, num_bytes, version in zip(found, self.stored_bytes, self.versions, strict=True)
+        )
+
+
+def _compare(wanted: StoredFile, num_bytes: int, known: str | None, version: str | None) -> bool | None:
+    if wanted.num_bytes not in (None, num_bytes):
+        return False
+    if wanted.span is not None and wanted.span.version is not None:
+        return wanted.span.version == version
+    if wanted.digest is None or known is None or known.partition(":")[0] != wanted.digest.partition(":")[0]:
+        return None
+    return known == wanted.digest
 
 
 def read_lines(data: bytes, records: dict[str, Record]) -> int:

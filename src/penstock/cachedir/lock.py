@@ -1,4 +1,4 @@
-"""Locks of the operating system, which the kernel frees when their holder dies; descriptors that survive no fork.
+"""Locks of the operating system, which the kernel frees when their holder dies, and who holds them.
 
 Every lock on a file is taken here: at once or not at all, or in attempts that end by themselves. A lock file is never
 deleted: whoever waits for it would be alone with it, while the next one to come locks another file of that name.
@@ -12,26 +12,31 @@ import os
 import secrets
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.cachedir.layout import control_folder, stripe_name, stripe_of
-from penstock.cachedir.presence import is_still_at
 from penstock.errors import CacheError, LockTimeoutError
 from penstock.files import make_folders
 from penstock.processes import abandon_in_children
+from penstock.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Self
 
 T = TypeVar("T")
+File = tuple[int, int]  # device and inode
 
 _NOT_ON_THIS_DISK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _LONGEST_PAUSE_S = 0.2
 _ANY_TRIES = 16
+_KERNEL_LOCKS = Path("/proc/locks")  # Linux alone tells
+_MOST_NAMED = 8
 _TRY_SHARED = fcntl.LOCK_SH | fcntl.LOCK_NB
 _TRY_ALONE = fcntl.LOCK_EX | fcntl.LOCK_NB
 # No link is followed, and nothing that is not a file is waited for.
@@ -85,6 +90,15 @@ def open_locked(path: Path | str, flags: int = _READING, *, is_shared: bool = Fa
             ) from error
         raise
     return descriptor
+
+
+def is_still_at(path: Path | str, status: os.stat_result) -> bool:
+    """Return whether a file that was opened still has its name: it may have been deleted or replaced meanwhile."""
+    try:
+        now = os.lstat(path)
+    except OSError:
+        return False
+    return now.st_ino == status.st_ino and now.st_dev == status.st_dev
 
 
 def try_hold_file(path: Path, flags: int, *, is_shared: bool = False) -> Descriptor | None:
@@ -231,3 +245,76 @@ class Stripes:
             old = holder
         self._stripes[path] = old, count + 1
         return path
+
+
+# --- Who holds locks, as the kernel knows -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process, and what it holds."""
+
+    pid: int
+    num_files: int
+    num_bytes: int
+
+
+def find_holders(sizes: Mapping[File, int], locks: str) -> list[Holder]:
+    """Return who holds which of some files, given the kernel's list of locks; who holds most comes first."""
+    held: set[tuple[int, File]] = set()
+    for line in locks.splitlines():
+        # 12: FLOCK  ADVISORY  READ 4711 08:01:1234567 0 EOF
+        _, kind, _, access, pid, place, *_ = [*line.split(), *[""] * 6]
+        if (kind, access) == ("FLOCK", "READ"):
+            major, minor, inode = place.split(":")
+            held.add((int(pid), (os.makedev(int(major, 16), int(minor, 16)), int(inode))))
+    if not any(file in sizes for _, file in held):
+        # Some file systems (Btrfs, overlays) show another device number here than in `stat`.
+        by_inode = {inode: (device, inode) for device, inode in sizes}
+        held = {(pid, by_inode[node]) for pid, (_, node) in held if node in by_inode}
+    files, num_bytes = Counter[int](), Counter[int]()
+    for holder, file in held:
+        if file in sizes:
+            files[holder] += 1
+            num_bytes[holder] += sizes[file]
+    holders = [Holder(number, files[number], num_bytes[number]) for number in files]
+    return sorted(holders, key=lambda holder: (-holder.num_bytes, holder.pid))
+
+
+def describe_holders(holders: Sequence[Holder], names: Mapping[int, str]) -> str:
+    """Put into words who holds how much, those who hold most each for itself."""
+    words = [
+        f"process {holder.pid}{f' [{names[holder.pid]}]' if holder.pid in names else ''} holds"
+        f" {holder.num_files} of them, {format_bytes(holder.num_bytes)}"
+        for holder in holders[:_MOST_NAMED]
+    ]
+    rest = holders[_MOST_NAMED:]
+    if rest:
+        words.append(f"{len(rest)} others hold {format_bytes(sum(holder.num_bytes for holder in rest))}")
+    return "; ".join(words)
+
+
+def who_holds(sizes: Mapping[Path, int]) -> str:
+    """Describe who holds some files now, given what each stands for in bytes; empty where the system does not tell."""
+    holders = _find_now(sizes)
+    names = {}
+    for holder in holders[:_MOST_NAMED]:
+        with suppress(OSError):  # the program without its arguments: these may hold secrets
+            names[holder.pid] = Path(f"/proc/{holder.pid}/comm").read_text().strip()
+    return describe_holders(holders, names)
+
+
+def pids_holding(path: Path) -> tuple[int, ...]:
+    """Return the processes that share the lock on a file now; none where the system does not tell."""
+    return tuple(sorted(holder.pid for holder in _find_now({path: 0})))
+
+
+def _find_now(sizes: Mapping[Path, int]) -> list[Holder]:
+    found: dict[File, int] = {}
+    for path, num_bytes in sizes.items():
+        with suppress(OSError):
+            status = path.lstat()
+            found[status.st_dev, status.st_ino] = num_bytes
+    with suppress(OSError):
+        return find_holders(found, _KERNEL_LOCKS.read_text())
+    return []

@@ -1,4 +1,4 @@
-"""Large arrays computed once on each node: one process writes the file, the others map it."""
+"""Large arrays, and large indexes, made once on each node: one process writes the file, the others map it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock._version import __version__
 from penstock.cachedir.layout import stripe_name, stripe_of, user_cache_dir
 from penstock.cachedir.ledger import boot_id
 from penstock.cachedir.lock import lock_within
 from penstock.errors import LockTimeoutError
 from penstock.files import atomic_write, make_folders
+from penstock.index.columns import ShardColumns
+from penstock.index.model import Index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +30,20 @@ _MIN_VALUES = 1 << 20
 _MAX_FILES = 16
 # The order of a trillion samples takes minutes. Whoever has waited so long computes it as well.
 _PATIENCE_S = 600.0
+# Of an index of some hundred shards. Smaller ones are parsed in a moment.
+_LARGE_BYTES = 1 << 17
+# Of the datasets that a machine reads by turns, mixes of many streams included; each takes as much as its index.
+_MAX_INDEXES = 256
+
+
+def keep_index(name: str, num_bytes: int, parse: Callable[[], Index]) -> Index:
+    """Return the index of a name that stands for its very bytes, and of so many bytes, parsing it only if it is new."""
+    if num_bytes < _LARGE_BYTES:
+        return parse()
+    data = keep_in_files(
+        f"{__version__}-{name}", lambda: parse().columns.dump(), min_values=0, kind="index", max_files=_MAX_INDEXES
+    )
+    return Index(ShardColumns.load(data))
 
 
 def keep_in_files(

@@ -65,15 +65,6 @@ def is_name_taken(directory: Path, name: str) -> bool:
     return os.path.lexists(directory / name)
 
 
-def is_still_at(path: Path | str, status: os.stat_result) -> bool:
-    """Return whether a file that was opened still has its name: it may have been deleted or replaced meanwhile."""
-    try:
-        now = os.lstat(path)
-    except OSError:
-        return False
-    return now.st_ino == status.st_ino and now.st_dev == status.st_dev
-
-
 def tries() -> Iterator[None]:
     """Try to get hold of something that others delete as soon as it is there: many times, and for long enough."""
     deadline, num_tries = time.monotonic() + _TRYING_S, 0

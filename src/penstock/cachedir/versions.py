@@ -11,9 +11,7 @@ from penstock.outside_text import Bounded
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.cachedir.ledger import Record
     from penstock.storage.base import ObjectInfo
-    from penstock.wire.item import Item, ItemPart
 
 _SECOND_NS = 10**9
 # Of a file whose time is told in whole seconds, a second version may have the same time for as long as this.
@@ -63,33 +61,3 @@ def fingerprint(tags: Iterable[str | None]) -> int:
     """Fold the versions of the objects of a shard into one number, never 0."""
     digest = hashlib.sha256(json.dumps(list(tags)).encode()).digest()
     return int.from_bytes(digest[:8], "big") | 1
-
-
-def is_settled_by_index(record: Record, item: Item, source: str) -> bool | None:
-    """Return from the index alone whether copies are what an item asks for; None: only the store can say."""
-    if record.url != source or record.keys != tuple(part.stored.key for part in item.parts):
-        return False
-    known = zip(item.parts, record.stored_bytes, record.digests, record.versions, strict=True)
-    answers = [_compare(part, num_bytes, digest, version) for part, num_bytes, digest, version in known]
-    if False in answers:
-        return False
-    return None if None in answers else True
-
-
-def _compare(part: ItemPart, num_bytes: int, known: str | None, version: str | None) -> bool | None:
-    wanted = part.stored
-    if wanted.num_bytes not in (None, num_bytes):
-        return False
-    if wanted.span is not None and wanted.span.version is not None:
-        return wanted.span.version == version
-    if wanted.digest is None or known is None or known.partition(":")[0] != wanted.digest.partition(":")[0]:
-        return None
-    return known == wanted.digest
-
-
-def is_settled_by_store(record: Record, found: Iterable[ObjectInfo | None]) -> bool:
-    """Return whether the objects that a store has now are those that copies were made from."""
-    return all(
-        info is not None and num_bytes == info.num_bytes and version is not None and version == tag_of(info)
-        for info, num_bytes, version in zip(found, record.stored_bytes, record.versions, strict=True)
-    )

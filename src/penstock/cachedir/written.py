@@ -21,9 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.holders import pids_holding
 from penstock.cachedir.layout import PART_SUFFIX, user_cache_dir
-from penstock.cachedir.lock import Descriptor, lock_within, open_locked, try_hold_file, wait_for_lock
+from penstock.cachedir.lock import Descriptor, lock_within, open_locked, pids_holding, try_hold_file, wait_for_lock
 from penstock.errors import CacheTooSmallError, LockTimeoutError
 from penstock.files import make_folders
 from penstock.units import format_bytes

@@ -32,14 +32,7 @@ from penstock.cachedir.editions import About, Edition
 from penstock.cachedir.layout import apart_name
 from penstock.cachedir.ledger import boot_id, is_doubtful
 from penstock.cachedir.presence import are_unchanged, is_name_taken, look
-from penstock.cachedir.versions import (
-    CLOCKS_DIFFER_NS,
-    fingerprint,
-    is_settled_by_index,
-    is_settled_by_store,
-    is_young,
-    tag_of,
-)
+from penstock.cachedir.versions import CLOCKS_DIFFER_NS, fingerprint, is_young, tag_of
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectChangedError, ObjectNotFoundError, StoreError
@@ -162,9 +155,9 @@ class CopyResolver:
             return False
         if record.edition == item.edition:
             return _is_made_of(record, item)
-        answer = is_settled_by_index(record, item, handle.name)
+        answer = record.is_settled_by_index(item, handle.name)
         if answer is None:
-            answer = is_settled_by_store(record, [self._ask(folder, item, key, handle) for key in record.keys])
+            answer = record.is_settled_by_store([self._ask(folder, item, key, handle) for key in record.keys])
         return answer
 
     def _is_trusted(self, folder: Folder, record: Record) -> bool:

@@ -248,7 +248,7 @@ class Rooms:
                 parts.append(f"{count} shards take {format_bytes(used)} of {format_bytes(limit.num_bytes)}")
                 for name, shelf in shelves.items():
                     sizes |= {self._folders[name].directory / file: size for file, size in shelf.order.sizes().items()}
-        from penstock.cachedir.holders import who_holds  # needed only to explain an error
+        from penstock.cachedir.lock import who_holds  # needed only to explain an error
 
         who = who_holds(sizes)
         return f"{'; '.join(parts)}, all in use or pinned{f' ({who})' if who else ''}"

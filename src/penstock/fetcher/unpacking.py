@@ -150,7 +150,7 @@ class FormatUnpacker:
 
 
 def _open_index(path: Path) -> Index:
-    from penstock.cachedir.kept_index import keep_index  # with NumPy, which most fetchers never need
+    from penstock.cachedir.once import keep_index  # with NumPy, which most fetchers never need
 
     return keep_index(path.parent.name, path.stat().st_size, lambda: parse_index(path.read_bytes(), str(path)))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.kept_index import keep_index
+from penstock.cachedir.once import keep_index
 from penstock.errors import CorruptShardError, ObjectChangedError, ObjectNotFoundError
 from penstock.files import os_errors, read_file
 from penstock.formats.parts import open_shard
