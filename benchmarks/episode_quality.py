@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from benchmarks.line_plot import Line, draw
 
-from penstock.order.keyframes import KeyframeOrder
-from penstock.order.pool import EpisodePool
+from penstock.order.pool import EpisodePool, KeyframeOrder
 
 if TYPE_CHECKING:
     from penstock.order.base import Order

@@ -37,8 +37,7 @@ from benchmarks.line_plot import Line, draw
 
 from penstock import StreamingDataLoader, StreamingLeRobotDataset
 from penstock.episodes.video.pyav import PyavFile
-from penstock.order.keyframes import KeyframeOrder
-from penstock.order.pool import EpisodePool
+from penstock.order.pool import EpisodePool, KeyframeOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,7 +35,7 @@ from benchmarks.peers.empty_index import write_index
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.order.batching import BatchingMethod
+    from penstock.order.plan import BatchingMethod
 
 GLOBAL_BATCH_SIZE = 4096
 MIX_METHODS = ("random", "stratified", "per_stream", "device_per_stream")

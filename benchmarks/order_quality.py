@@ -20,11 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.quality import measure_shuffling, measure_traffic
 
+from penstock.order.conveyor import Conveyor
 from penstock.order.id_spans import IdSpans
 from penstock.order.lanes import lane_length, lane_start
-from penstock.order.mosaic.intervals import ShuffleRule
-from penstock.order.mosaic.shuffle import shuffle_algorithm
-from penstock.order.windows import Conveyor
+from penstock.order.mosaic.shuffle import ShuffleRule, shuffle_algorithm
 
 if TYPE_CHECKING:
     from penstock.types import Int64Array

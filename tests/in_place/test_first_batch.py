@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock import StreamingDataset
-from penstock.order.defaults import default_lanes, default_window
+from penstock.order.options import default_lanes, default_window
 from penstock.reading.shard_table import ShardTable
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.order.keyframes import SLICE, KeyframeOrder
+from penstock.order.pool import SLICE, KeyframeOrder
 
 _LENGTHS = st.lists(st.integers(0, 90), min_size=1, max_size=30).filter(any)
 _SEEDS = st.integers(0, 2**32)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from benchmarks.quality import measure_shuffling, measure_traffic
 
+from penstock.order.conveyor import Conveyor
 from penstock.order.id_spans import IdSpans
 from penstock.order.lanes import lane_length, lane_start
-from penstock.order.mosaic.intervals import ShuffleRule
-from penstock.order.mosaic.shuffle import shuffle_algorithm
-from penstock.order.windows import Conveyor
+from penstock.order.mosaic.shuffle import ShuffleRule, shuffle_algorithm
 
 
 def test_the_stored_order_is_the_worst() -> None:

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.order.defaults import default_lanes, default_window
+from penstock.order.conveyor import Conveyor
 from penstock.order.id_spans import IdSpans
 from penstock.order.lanes import lane_length, lane_start
-from penstock.order.windows import Conveyor
+from penstock.order.options import default_lanes, default_window
 
 LENGTHS = st.one_of(
     st.lists(st.integers(0, 200), min_size=1, max_size=60),
@@ -81,7 +81,7 @@ def test_passes_epochs_seeds_and_streams_have_their_own_order() -> None:
 
 def test_the_order_is_the_same_in_every_process() -> None:
     script = (
-        "import numpy as np; from penstock.order.windows import Conveyor;"
+        "import numpy as np; from penstock.order.conveyor import Conveyor;"
         "print(Conveyor(np.arange(50), seed=3, stream='é', num_lanes=4).ids(1, 0, range(1225)).tolist())"
     )
     seen = {

@@ -16,7 +16,7 @@ from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
 from penstock.formats.rows import check_projection, check_rows, read_offsets, table_bytes, write_offsets
 from penstock.index.model import Column, FileInfo, Index, Part, ShardInfo, ShardLayout
-from penstock.order.windows import Conveyor
+from penstock.order.conveyor import Conveyor
 from penstock.publish.writer import Writer
 from penstock.storage.base import StoreFamily
 from penstock.storage.local import LocalStore

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from penstock.errors import ConfigError
-from penstock.order.batching import BATCHING_METHODS
 from penstock.order.cursor import Cursor
 from penstock.order.make_plan import MOSAIC, make_plan
-from penstock.order.mosaic.intervals import ShuffleRule
 from penstock.order.mosaic.partition import Cluster, check_dropped, deal, dealing_cluster, list_positions
+from penstock.order.mosaic.rules import MosaicState
 from penstock.order.mosaic.sampling import choose_per_shard
-from penstock.order.mosaic.shuffle import shuffle_algorithm
-from penstock.order.mosaic.state import MosaicState
+from penstock.order.mosaic.shuffle import ShuffleRule, shuffle_algorithm
+from penstock.order.plan import BATCHING_METHODS
 from penstock.order.world import World as Nodes
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
     from penstock.as_streaming.world import World
     from penstock.data.dataset import StreamingDataset
-    from penstock.order.batching import BatchingMethod
     from penstock.order.mosaic.plan import MosaicPlan
+    from penstock.order.plan import BatchingMethod
     from penstock.types import Int64Array
 
 

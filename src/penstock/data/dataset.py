@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 
     from penstock.data.stream import Stream
     from penstock.formats.encodings.base import ImageDecoder
-    from penstock.order.batching import BatchingMethod
     from penstock.order.mosaic.rules import MosaicVersion, SamplingMethod
-    from penstock.order.plan import EpochEnd
+    from penstock.order.plan import BatchingMethod, EpochEnd
     from penstock.order.schedule import MixSchedule
     from penstock.reading.pass_reader import MakeSamples
     from penstock.reading.transforms import BatchTransform, SampleTransform

@@ -16,7 +16,7 @@ from penstock.order.advice import CacheRoom, check_cache, check_world
 from penstock.order.cursor import Cursor
 from penstock.order.make_plan import MOSAIC, check_state, choose_order, make_plan
 from penstock.order.mosaic.plan import MosaicPlan
-from penstock.order.mosaic.state import with_mosaic_keys
+from penstock.order.mosaic.rules import with_mosaic_keys
 from penstock.order.native import StreamPlan
 from penstock.order.world import seats
 from penstock.processes import abandon_in_children

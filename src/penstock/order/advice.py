@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.errors import CacheTooSmallError
 from penstock.order.conveyor import Pace
-from penstock.order.defaults import window_of_block
+from penstock.order.options import window_of_block
 from penstock.units import format_bytes, round_up_bytes
 from penstock.user_warnings import warn_user
 

@@ -50,9 +50,9 @@ orders: Registry[OrderFactory] = Registry(
     "order",
     group="penstock.orders",
     builtin={
-        "native": "penstock.order.windows:Conveyor",
+        "native": "penstock.order.conveyor:Conveyor",
         "sequential": "penstock.order.sequential:Sequential",
         "episode_pool": "penstock.order.pool:EpisodePool",
-        STRETCHES: "penstock.order.keyframes:KeyframeOrder",
+        STRETCHES: "penstock.order.pool:KeyframeOrder",
     },
 )

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from penstock.order.base import STRETCHES, orders
-from penstock.order.batching import UnitOrder, Units
-from penstock.order.mixed import MIX_ROWS, MixedOrder, Segment, Version
+from penstock.order.mix import Segment, Version
+from penstock.order.mixed import MIX_ROWS, MixedOrder, UnitOrder, Units
 from penstock.order.schedule import MixSchedule
 from penstock.order.sequential import EndToEnd
-from penstock.order.stream_ids import StreamOrder
+from penstock.order.streams import StreamOrder
 from penstock.order.weights import apportion
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from penstock.types import Int64Array
 
 EpochEnd: TypeAlias = Literal["pad", "drop", "trim", "uneven"]
+BatchingMethod: TypeAlias = Literal["random", "stratified", "per_stream", "device_per_stream"]
+BATCHING_METHODS: tuple[BatchingMethod, ...] = ("random", "stratified", "per_stream", "device_per_stream")
 
 
 class Plan(Protocol):

@@ -1,8 +1,15 @@
-"""The order of an episode pool: so many whole shards at hand, their samples in uniformly random order.
+"""Orders of episodes, which are shards: frames of so many at hand in random order, one by one or in stretches.
 
-Shards are shuffled, and cut into pools of equal numbers of them. Within a pool all samples are shuffled together. So
-every sample comes once in an epoch, no more shards than a pool has are needed at a time, and the sample at any position
-is found without those before it: from the shuffled shards and the one pool that holds it.
+`EpisodePool` cuts the shuffled episodes into pools, and shuffles all samples of a pool. So every sample comes once in
+an epoch, no more episodes than a pool has are needed at a time, and the sample at any position is found without those
+before it: from the shuffled episodes and the one pool that holds it.
+
+`KeyframeOrder` is the order of video: each stretch of frames that is decoded in one go leaves within a short time,
+among many others. Stretches are runs of samples that begin with a keyframe. Episodes are shuffled, and the stretches of
+each episode, or of a few, among themselves. What comes of it is cut into as many equal slots as there are episodes in a
+pool, which are read side by side: a window takes the next few samples of each slot, and is shuffled. So a slot comes to
+its next stretch when it is done with the last one, and needs no frame twice. Any window is found without those before
+it: by division, and from the lengths of the shuffled episodes.
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ import numpy as np
 
 from penstock.order.id_spans import IdSpans
 from penstock.order.keys import hash_key, permutation
+from penstock.order.lanes import Chunk, lane_length, lane_start, read_lanes
 from penstock.order.lru import LRU
 
 if TYPE_CHECKING:
@@ -82,3 +90,115 @@ class EpisodePool:
             return ids[permutation(hash_key("pool", self._seed, self._stream, epoch, pass_id, pool), len(ids))]
 
         return self._pools((epoch, pass_id, pool), shuffle)
+
+
+SLICE = 8  # samples of a slot in a window: few, since all pictures of a window are in memory
+MOST_SLOTS = 64  # a larger pool has several episodes in each slot
+
+
+class _GroupLayout(NamedTuple):
+    """The episodes of one pass in their order, in groups, and the place at which each group begins."""
+
+    shards: Int64Array
+    first_shards: Int64Array
+    first_places: Int64Array
+
+
+class KeyframeOrder:
+    """One stream whose shards are episodes; `window` says how many of them make up a pool.
+
+    Args:
+        lengths: How many samples each episode has.
+        seed: Seed of the order.
+        stream: The name of the stream.
+        num_lanes: How many lanes there are; the slots are divided among them.
+        window: How many episodes make up a pool.
+        stretches: The ids at which stretches begin, ascending, besides the first of each episode.
+    """
+
+    def __init__(
+        self,
+        lengths: Int64Array,
+        *,
+        seed: int,
+        stream: str,
+        num_lanes: int,
+        window: int,
+        stretches: Int64Array | None = None,
+    ) -> None:
+        self._spans = IdSpans(lengths)
+        self._lengths = np.asarray(lengths, dtype=np.int64)
+        self._filled = np.flatnonzero(self._lengths)
+        self.num_samples, self.num_lanes = self._spans.num_samples, num_lanes
+        self._stretches = np.zeros(0, np.int64) if stretches is None else stretches
+        self._slots = max(1, min(window, MOST_SLOTS) // num_lanes)  # of each lane
+        self._group = max(1, window // (self._slots * num_lanes))  # episodes that are shuffled together
+        self._seed, self._stream = seed, stream
+        self._layouts: LRU[_GroupLayout] = LRU(2)
+        self._groups: LRU[Int64Array] = LRU(3 * self._slots * num_lanes)
+        self._windows: LRU[Int64Array] = LRU(2 * num_lanes)
+
+    def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
+        """Return the ids at evenly spaced positions of a pass."""
+        layout = self._layouts((epoch, pass_id), lambda: self._lay_out(epoch, pass_id))
+
+        def chunk_at(lane: int, place: int) -> Chunk:
+            window = place // (self._slots * SLICE)
+            window = min(window, self._slot_length(lane) // SLICE)
+            ids = self._windows(
+                (epoch, pass_id, lane, window), lambda: self._shuffle(layout, epoch, pass_id, lane, window)
+            )
+            return window * self._slots * SLICE, ids
+
+        return read_lanes(positions, self.num_lanes, chunk_at)
+
+    def _slot_length(self, lane: int) -> int:
+        """Count the samples of the shorter slots of a lane; the others have one more."""
+        return lane_length(self.num_samples, self.num_lanes, lane) // self._slots
+
+    def _lay_out(self, epoch: int, pass_id: int) -> _GroupLayout:
+        count = len(self._filled)
+        shards = self._filled[permutation(hash_key("episodes", self._seed, self._stream, epoch, pass_id), count)]
+        first_shards = np.append(np.arange(0, count, self._group, dtype=np.int64), count)
+        ends = np.concatenate([[0], np.cumsum(self._lengths[shards])])
+        return _GroupLayout(shards, first_shards, ends[first_shards])
+
+    def _shuffle(self, layout: _GroupLayout, epoch: int, pass_id: int, lane: int, window: int) -> Int64Array:
+        """Return the ids of a window in their order."""
+        begin = lane_start(self.num_samples, self.num_lanes, lane)
+        length = lane_length(self.num_samples, self.num_lanes, lane)
+        cuts = begin + np.arange(self._slots + 1, dtype=np.int64) * length // self._slots
+        firsts = np.minimum(cuts[:-1] + window * SLICE, cuts[1:])
+        ends = np.minimum(firsts + SLICE, cuts[1:])
+        parts = [
+            part
+            for first, end in zip(firsts.tolist(), ends.tolist(), strict=True)
+            for part in self._places(layout, epoch, pass_id, first, end)
+        ]
+        ids = np.concatenate(parts)
+        return ids[permutation(hash_key("window", self._seed, self._stream, epoch, pass_id, lane, window), len(ids))]
+
+    def _places(self, layout: _GroupLayout, epoch: int, pass_id: int, first: int, end: int) -> list[Int64Array]:
+        """Return the ids at some places in a row, before they are shuffled."""
+        parts = []
+        group = int(np.searchsorted(layout.first_places, first, side="right")) - 1
+        while first < end:
+            begin, stop = layout.first_places[group : group + 2].tolist()
+            parts.append(self._ids_of_group(layout, epoch, pass_id, group)[first - begin : end - begin])
+            first, group = stop, group + 1
+        return parts
+
+    def _ids_of_group(self, layout: _GroupLayout, epoch: int, pass_id: int, group: int) -> Int64Array:
+        def shuffle() -> Int64Array:
+            shards = np.sort(layout.shards[layout.first_shards[group] : layout.first_shards[group + 1]])
+            starts, ends = self._spans.starts[shards], self._spans.starts[shards + 1]
+            # An episode begins a stretch, whether that is listed or not.
+            cuts = np.searchsorted(self._stretches, [starts + 1, ends]).T.tolist()
+            firsts = [np.append(start, self._stretches[a:b]) for start, (a, b) in zip(starts, cuts, strict=True)]
+            begins = np.concatenate(firsts)
+            stops = np.concatenate([np.append(each[1:], end) for each, end in zip(firsts, ends, strict=True)])
+            order = permutation(hash_key("stretches", self._seed, self._stream, epoch, pass_id, group), len(begins))
+            begins, lengths = begins[order], (stops - begins)[order]
+            return np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
+
+        return self._groups((epoch, pass_id, group), shuffle)

@@ -19,8 +19,8 @@ from penstock.order.lru import LRU
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.order.mixed import Version
-    from penstock.order.stream_ids import StreamOrder
+    from penstock.order.mix import Version
+    from penstock.order.streams import StreamOrder
     from penstock.types import Int64Array
 
 _CHUNK_SIZE = 1 << 16

@@ -14,12 +14,10 @@ from tests.order.mosaic.defaults import resolve_batch_size, resolve_predownload,
 
 from penstock.errors import PenstockError
 from penstock.order.cursor import Cursor
-from penstock.order.mosaic.intervals import ShuffleRule
 from penstock.order.mosaic.plan import MosaicPlan
-from penstock.order.mosaic.rules import MosaicOptions
+from penstock.order.mosaic.rules import MosaicOptions, MosaicState, resume_at
 from penstock.order.mosaic.sampling import choose_per_shard
-from penstock.order.mosaic.shuffle import shuffle_algorithm
-from penstock.order.mosaic.state import MosaicState, resume_at
+from penstock.order.mosaic.shuffle import ShuffleRule, shuffle_algorithm
 from penstock.order.weights import StreamWeight
 from penstock.order.world import Seat, World, replicate, seats
 

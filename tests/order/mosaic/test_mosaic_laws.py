@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from penstock.order.cursor import Cursor
 from penstock.order.mosaic.plan import MosaicPlan
-from penstock.order.mosaic.rules import MosaicOptions
-from penstock.order.mosaic.state import MosaicState
+from penstock.order.mosaic.rules import MosaicOptions, MosaicState
 from penstock.order.weights import StreamWeight
 from penstock.order.world import Seat, World, seats
 

@@ -14,8 +14,7 @@ import pytest
 from tests.order.mosaic.defaults import resolve_batch_size
 
 from penstock.order.mosaic.plan import MosaicPlan
-from penstock.order.mosaic.rules import MosaicOptions
-from penstock.order.mosaic.state import MosaicState, resume_at
+from penstock.order.mosaic.rules import MosaicOptions, MosaicState, resume_at
 from penstock.order.weights import StreamWeight
 from penstock.order.world import World
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigError, ResumeError
 from penstock.order.cursor import Cursor, read_state
 from penstock.order.mosaic.plan import MosaicPlan
-from penstock.order.mosaic.rules import MosaicOptions
-from penstock.order.mosaic.state import MosaicState, resume_at
-from penstock.order.mosaic.weights import share_out
+from penstock.order.mosaic.rules import MosaicOptions, MosaicState, resume_at
+from penstock.order.mosaic.sampling import share_out
 from penstock.order.weights import StreamWeight
 from penstock.order.world import Seat, World
 

@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from penstock.errors import ConfigError
-from penstock.order.mosaic.intervals import ShuffleRule, divide, lay_end_to_end, shuffle_and_divide
-from penstock.order.mosaic.py1e import shuffle_py1e
-from penstock.order.mosaic.shuffle import shuffle_algorithm
-from penstock.order.mosaic.wordsort import WordSorter
+from penstock.order.mosaic.shuffle import (
+    ShuffleRule,
+    WordSorter,
+    divide,
+    lay_end_to_end,
+    shuffle_algorithm,
+    shuffle_and_divide,
+    shuffle_py1e,
+)
 
 ALGORITHMS = ("py1e", "py1br", "py1b", "py1s", "py2s", "naive")
 units_lists = st.lists(st.integers(1, 60), min_size=1, max_size=30)

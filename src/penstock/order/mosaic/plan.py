@@ -12,14 +12,12 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.order.cursor import STATE_VERSION
 from penstock.order.id_spans import IdSpans
-from penstock.order.mosaic.batching import rows_by_method
-from penstock.order.mosaic.epoch import WeightedStream, list_ids
+from penstock.order.lru import LRU
+from penstock.order.mosaic.epoch import WeightedStream, list_ids, rows_by_method
 from penstock.order.mosaic.ids import EMPTY, IdArray
-from penstock.order.mosaic.keep import KeepLast
 from penstock.order.mosaic.partition import Cluster, EpochBatches, check_dropped, deal, dealing_cluster
-from penstock.order.mosaic.sampling import lay_shards
-from penstock.order.mosaic.state import MosaicState
-from penstock.order.mosaic.weights import share_out
+from penstock.order.mosaic.rules import MosaicState
+from penstock.order.mosaic.sampling import lay_shards, share_out
 from penstock.order.plan import first_uses
 from penstock.order.weights import StreamWeight
 
@@ -42,6 +40,10 @@ class ComputeOnce(Protocol):
         """Return the array of that name, computing it if nobody has yet. It is not to be written to."""
 
 
+def _keep_last() -> ComputeOnce:
+    return LRU[IdArray](1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MosaicPlan:
     """Answers who gets which samples, in the order that MosaicML Streaming would have used.
@@ -54,12 +56,11 @@ class MosaicPlan:
     streams: tuple[WeightedStream, ...]
     rules: MosaicRules
     num_nodes: int
-    compute_once: ComputeOnce = field(default_factory=KeepLast[IdArray], compare=False)
+    # One epoch at a time: two of them in memory would be one too many.
+    compute_once: ComputeOnce = field(default_factory=_keep_last, compare=False)
     fingerprint: str = field(init=False)
     _shards: IdSpans = field(init=False, compare=False, repr=False)
-    _last_pass: KeepLast[EpochBatches] = field(
-        init=False, default_factory=KeepLast[EpochBatches], compare=False, repr=False
-    )
+    _last_pass: LRU[EpochBatches] = field(init=False, default_factory=lambda: LRU(1), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fingerprint", _take_fingerprint(self.streams, self.rules))
@@ -97,7 +98,7 @@ class MosaicPlan:
             ),
             rules=rules,
             num_nodes=rules.initial_nodes or num_nodes,
-            compute_once=compute_once or KeepLast[IdArray](),
+            compute_once=compute_once or _keep_last(),
         )
 
     def epoch_size(self, epoch: int) -> int:  # noqa: ARG002
