@@ -155,5 +155,5 @@ def test_a_stage_of_your_own(data: Path) -> None:
 
 def test_what_was_built_can_be_looked_at(data: Path) -> None:
     pipeline = Pipeline.from_config(settings(data)).source()
-    assert {name: source.num_shards for name, source in pipeline.get_data().items()} == {"web": 2, "books": 2}  # type: ignore[union-attr]
+    assert {name: source.num_shards for name, source in pipeline.get_data().items()} == {"web": 2, "books": 2}
     assert pipeline.get_context().config is pipeline.config

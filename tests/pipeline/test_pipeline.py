@@ -153,7 +153,7 @@ def test_settings_of_a_stage_are_checked_where_they_are_given(data: Path) -> Non
         pipeline.save({"enabled": True, "push_to_hub": True, "hub_repo_id": "b"})
     with pytest.raises(ConfigError, match="set output_dir= to a folder"):
         pipeline.save({"enabled": True, "push_to_hub": True, "hub_repo_id": "a/b", "output_dir": "s3://bucket/x"})
-    with pytest.raises(ConfigError, match="the settings are a int: give a LoadStageConfig"):
+    with pytest.raises(ConfigError, match="LoadStageConfig is a int: give a dict of its fields"):
         pipeline.load(8)  # type: ignore[arg-type]
     assert pipeline.get_stages() == ["source"]
 

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from penstock.pipeline.config import SaveStageConfig as SaveStageConfig
     from penstock.pipeline.config import SourceStageConfig as SourceStageConfig
     from penstock.pipeline.config import TokenizeStageConfig as TokenizeStageConfig
-    from penstock.pipeline.config_sources import create_source as create_source
     from penstock.pipeline.pipeline import Pipeline as Pipeline
     from penstock.pipeline.pipeline import create_pipeline as create_pipeline
+    from penstock.pipeline.save import pretokenize as pretokenize
     from penstock.pipeline.save import save_dataset as save_dataset
     from penstock.pipeline.save import save_iterator as save_iterator
-    from penstock.pipeline.stage import BaseStage as BaseStage
-    from penstock.pipeline.stage import PipelineContext as PipelineContext
-    from penstock.pipeline.tokenizing import pretokenize as pretokenize
-    from penstock.pipeline.tokenizing import tokenize_and_save as tokenize_and_save
+    from penstock.pipeline.save import tokenize_and_save as tokenize_and_save
+    from penstock.pipeline.stages import BaseStage as BaseStage
+    from penstock.pipeline.stages import PipelineContext as PipelineContext
+    from penstock.pipeline.stages import create_source as create_source
     from penstock.publish.dataset_writer import WriteStats as WriteStats
     from penstock.publish.dataset_writer import create_writer as create_writer
 else:

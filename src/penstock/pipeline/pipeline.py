@@ -6,30 +6,19 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ResumeError, StageOrderError
 from penstock.loaders.async_loader import AsyncDataLoader
 from penstock.order.state_fields import check_fields
-from penstock.pipeline.config import (
-    CacheStageConfig,
-    DatasetConfig,
-    LoadStageConfig,
-    MixStageConfig,
-    PackStageConfig,
-    PipelineConfig,
-    SaveStageConfig,
-    SourceStageConfig,
-    TokenizeStageConfig,
-)
-from penstock.pipeline.fields import read_fields
-from penstock.pipeline.stage import BaseStage, PipelineContext
+from penstock.pipeline.caching.stage import CacheStage
+from penstock.pipeline.config import DatasetConfig, PipelineConfig, read_fields
+from penstock.pipeline.save import SaveStage
 from penstock.pipeline.stages import (
-    CacheStage,
-    LoadStage,
+    BaseStage,
     MixStage,
     PackStage,
-    SaveStage,
+    PipelineContext,
     SourceStage,
     TokenizeStage,
     joined,
@@ -37,15 +26,81 @@ from penstock.pipeline.stages import (
 from penstock.user_warnings import warn_user
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from typing_extensions import Self
 
-    from penstock.pipeline.stage import Data
+    from penstock.pipeline.config import (
+        CacheStageConfig,
+        LoadStageConfig,
+        MixStageConfig,
+        PackStageConfig,
+        SaveStageConfig,
+        SourceStageConfig,
+        TokenizeStageConfig,
+    )
+    from penstock.pipeline.stages import Data
     from penstock.publish.dataset_writer import WriteStats
     from penstock.sources.base import ShardedSource
 
-STAGES = ("source", "tokenize", "cache", "mix", "pack", "save", "load")
 
-T = TypeVar("T")
+class ObservedLoader(AsyncDataLoader):
+    """An `AsyncDataLoader` that tells the pipeline how far it is, as `ObservabilityConfig` says."""
+
+    context: PipelineContext
+
+    def __iter__(self) -> Generator[Any]:
+        """Begin the next pass, or go on where a loaded state says."""
+        context, batches = self.context, super().__iter__()
+        context.step = 0
+        with context.observer.watch("load", "loader", unit="batches", has_bar=False) as work:
+            try:
+                for batch in batches:
+                    if context.step == 0:
+                        context.epoch = int(self.state_dict().get("epoch", 0))
+                    context.step += 1
+                    work.add(1)
+                    yield batch
+            except GeneratorExit:
+                return  # who stops early has not failed
+            finally:
+                batches.close()
+                context.observer.set("load/loader", seconds_waiting=self.stats().seconds_waiting)
+
+
+class LoadStage(BaseStage):
+    """Loads batches of all sources."""
+
+    name = "load"
+
+    def process(self, data: Data, context: PipelineContext) -> Any:
+        """Make the loader."""
+        config = self.config
+        loader = ObservedLoader(
+            joined(data),
+            config.batch_size,
+            config.prefetch_enabled,
+            config.prefetch_workers,
+            config.prefetch_buffer_size,
+            config.shuffle_buffer_size,
+            config.drop_last,
+            seed=context.seed,
+            shuffle=config.shuffle,
+            output="jax" if config.prefetch_to_device else "numpy",
+        )
+        loader.context = context
+        return {"loader": loader}
+
+
+STAGES = {
+    "source": SourceStage,
+    "tokenize": TokenizeStage,
+    "cache": CacheStage,
+    "mix": MixStage,
+    "pack": PackStage,
+    "save": SaveStage,
+    "load": LoadStage,
+}
 
 
 class Pipeline:
@@ -77,31 +132,31 @@ class Pipeline:
 
     def source(self, config: SourceStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Read the files of all datasets."""
-        return self._add(SourceStage(_settings(SourceStageConfig, config, self.config.source)))
+        return self._add_known("source", config)
 
     def tokenize(self, config: TokenizeStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Make tokens of the text of each dataset, with its tokenizer or the default one."""
-        return self._add(TokenizeStage(_settings(TokenizeStageConfig, config, self.config.tokenize)))
+        return self._add_known("tokenize", config)
 
     def cache(self, config: CacheStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Keep what each dataset gives up to here, under its fingerprint."""
-        return self._add(CacheStage(_settings(CacheStageConfig, config, self.config.cache)))
+        return self._add_known("cache", config)
 
     def mix(self, config: MixStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Mix the datasets by weights. Without this stage they follow one another."""
-        return self._add(MixStage(_settings(MixStageConfig, config, self.config.mix)))
+        return self._add_known("mix", config)
 
     def pack(self, config: PackStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Pack tokenized documents into rows, if the settings say `enabled`."""
-        return self._add(PackStage(_settings(PackStageConfig, config, self.config.pack)))
+        return self._add_known("pack", config)
 
     def save(self, config: SaveStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Write what there is up to here to files, when the pipeline is built, if the settings say `enabled`."""
-        return self._add(SaveStage(_settings(SaveStageConfig, config, self.config.save)))
+        return self._add_known("save", config)
 
     def load(self, config: LoadStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Load batches."""
-        return self._add(LoadStage(_settings(LoadStageConfig, config, self.config.load)))
+        return self._add_known("load", config)
 
     def add(self, stage: BaseStage) -> Self:
         """Add a stage of your own here: it is given what the stages before it give."""
@@ -129,6 +184,10 @@ class Pipeline:
         """What the save stage wrote, by dataset."""
         stage = self._stages.get("save")
         return dict(stage.saved) if isinstance(stage, SaveStage) else {}
+
+    def _add_known(self, name: str, given: Any) -> Self:
+        settings = getattr(self.config, name)
+        return self._add(STAGES[name](settings if given is None else read_fields(type(settings), given)))
 
     def _add(self, stage: BaseStage) -> Self:
         name, config = stage.name, stage.config
@@ -166,17 +225,13 @@ class Pipeline:
             if "source" not in self._stages:
                 raise StageOrderError("a pipeline begins with source(): write .source().load().build()")
             self._check_ray()
-            self._data = self._run()
+            data: Data = {}
+            for name, stage in self._stages.items():
+                if name != "cache" or self._caches:
+                    data = stage.process(data, self._context)
+            self._data = data
         loader = self._data.get("loader")
         return loader if isinstance(loader, AsyncDataLoader) else joined(self._data)
-
-    def _run(self) -> Data:
-        data: Data = {}
-        for name, stage in self._stages.items():
-            if name == "cache" and not self._caches:
-                continue
-            data = stage.process(data, self._context)
-        return data
 
     @property
     def _caches(self) -> bool:
@@ -242,11 +297,3 @@ def create_pipeline(
     given = [datasets] if isinstance(datasets, (DatasetConfig, Mapping, str)) else list(datasets)
     made = [DatasetConfig(data_files=each) if isinstance(each, str) else each for each in given]
     return Pipeline.from_config({"datasets": made, "default_tokenizer": default_tokenizer, **settings})
-
-
-def _settings(kind: type[T], given: T | Mapping[str, Any] | None, default: T) -> T:
-    if given is None:
-        return default
-    if not isinstance(given, (kind, Mapping)):
-        raise ConfigError(f"the settings are a {type(given).__name__}: give a {kind.__name__}, or a dict of its fields")
-    return read_fields(kind, given)

@@ -1,30 +1,42 @@
-"""`save_dataset` and `save_iterator`: all rows of a source, or of anything that gives rows, written to files."""
+"""`save_dataset`, `pretokenize` and the save stage: all rows of a source, or of anything that gives rows, in files."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sized
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, MissingColumnError
 from penstock.order.keys import hash_key
+from penstock.pipeline.config import DatasetConfig, ObservabilityConfig
+from penstock.pipeline.hub import SavedFolder, check_hub_target, push_to_hub
+from penstock.pipeline.observing import Observer
+from penstock.pipeline.stages import BaseStage, create_source, storage_options
 from penstock.publish.dataset_writer import WriteStats, open_writer
 from penstock.publish.materialise import write_samples
 from penstock.publish.settings import SaveSettings
 from penstock.publish.sizes import PROBE_ROWS
 from penstock.sources.base import ShardedSource
+from penstock.sources.tokens.source import TokenizedShardedSource
+from penstock.sources.tokens.tokenizers import TokenizerConfig
+from penstock.storage.url_names import join_url
+from penstock.units import check_whole
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from typing_extensions import Unpack
 
+    from penstock.pipeline.config import PipelineConfig, SaveStageConfig
+    from penstock.pipeline.stages import Data, PipelineContext
     from penstock.publish.dataset_writer import DatasetWriter
-    from penstock.publish.settings import FurtherOptions, SaveFormat
+    from penstock.publish.settings import FurtherOptions, SaveFormat, SaveOptions
     from penstock.sources.iterators import SampleIterator
+    from penstock.sources.transforms import AnySourceTransform
     from penstock.types import Sample
 
 _ROWS_OF_BLOCK = 1024
@@ -140,3 +152,137 @@ def save_iterator(
             for sample in islice(iterator, writer.num_rows, None):
                 writer.write(sample)
         return writer.finish()
+
+
+# --- Tokens ---
+
+
+def pretokenize(
+    source: ShardedSource,
+    transform: AnySourceTransform | None,
+    output_path: str | os.PathLike[str],
+    output_format: SaveFormat = "parquet",
+    *,
+    num_proc: int | None = None,
+    show_progress: bool = True,
+    **options: Unpack[SaveOptions],
+) -> WriteStats:
+    """Apply a transform to all samples of a source and write what it gives, such as the tokens of a text.
+
+    With `num_proc`, so many processes apply it, in order; it must then be picklable. On a terminal, a bar shows the
+    progress unless `show_progress=False`. The other arguments are those of `save_dataset`.
+    """
+    check_whole("num_proc", num_proc, 0)
+    if transform is not None:
+        source = source.transform(transform, num_workers=num_proc or 0, worker_kind="process" if num_proc else "thread")
+    with Observer(ObservabilityConfig(progress_enabled=show_progress)).watch("save", str(output_path)) as work:
+        options.setdefault("on_rows", work.add)
+        return save_dataset(source, output_path, output_format, **options)
+
+
+def tokenize_and_save(
+    data_files: str | Path | Sequence[str | Path],
+    tokenizer: Any,
+    output_path: str | os.PathLike[str],
+    output_format: SaveFormat = "parquet",
+    max_length: int = 2048,
+    *,
+    content_field: str = "text",
+    additional_fields: Sequence[str] | None = None,
+    num_workers: int = 0,
+    show_progress: bool = True,
+    **options: Unpack[SaveOptions],
+) -> WriteStats:
+    """Tokenize the text of files and write the tokens: `input_ids`, `attention_mask` and the fields to be kept.
+
+    Args:
+        data_files: The files: a path, a URL, a glob, a folder, or a list of these.
+        tokenizer: A name or path, a `TokenizerConfig`, or a tokenizer of the tokenizers library or of transformers.
+        output_path: Where to write to.
+        output_format: `"parquet"`, `"arrow"`, `"jsonl"` or `"mds"`.
+        max_length: The most tokens of a sample; longer texts are cut. A `TokenizerConfig` says that itself.
+        content_field: Where the text is.
+        additional_fields: Fields to keep beside the tokens.
+        num_workers: How many threads tokenize.
+        show_progress: Show a bar, on a terminal.
+        **options: Those of `save_dataset`; `storage_options` are also those of the files.
+    """
+    source = create_source(
+        DatasetConfig(data_files=data_files, content_field=content_field), options.get("storage_options")
+    )
+    if isinstance(tokenizer, TokenizerConfig):
+        config, given = tokenizer, None
+    else:
+        config = TokenizerConfig(tokenizer if isinstance(tokenizer, str) else "given", max_length=max_length)
+        given = None if isinstance(tokenizer, str) else tokenizer
+    tokens = TokenizedShardedSource(source, given, config, content_field, additional_fields, num_workers=num_workers)
+    return pretokenize(tokens, None, output_path, output_format, show_progress=show_progress, **options)
+
+
+# --- The stage ---
+
+
+class SaveStage(BaseStage):
+    """Writes each source to a folder of its name, or to where its dataset says; and to the Hub, if asked to."""
+
+    name = "save"
+
+    def __init__(self, config: SaveStageConfig) -> None:
+        super().__init__(config)
+        self.saved: dict[str, WriteStats] = {}
+
+    def validate_config(self, config: PipelineConfig) -> list[str]:
+        """Check what would fail only after hours."""
+        stage: SaveStageConfig = self.config
+        if stage.enabled:
+            for name, dataset in zip(config.names, config.datasets, strict=True):
+                self._settings(config, dataset, name)
+            if stage.push_to_hub:
+                paths = [path for dataset in config.datasets if (path := dataset.save_path)]
+                check_hub_target(stage.hub_repo_id, [os.fspath(stage.output_dir), *paths])
+        return []
+
+    def process(self, data: Data, context: PipelineContext) -> Data:
+        """Save all sources, and go on with them."""
+        stage: SaveStageConfig = self.config
+        if not stage.enabled:
+            return data
+        config = context.config
+        own = dict(zip(config.names, config.datasets, strict=True))
+        places: dict[str, str] = {}
+        for name, source in data.items():
+            dataset = own.get(name)
+            path = None if dataset is None else dataset.save_path
+            places[name] = path or join_url(os.fspath(stage.output_dir), name)
+            settings = self._settings(config, dataset, name)
+            with context.observer.watch("save", name) as work:
+                settings = replace(settings, on_rows=work.add)
+                if dataset is None or dataset.shard_column is None:
+                    self.saved[name] = save_source(source, places[name], settings)
+                else:
+                    count = settings.num_shards or 1
+                    self.saved[name] = save_by_column(source, dataset.shard_column, count, places[name], settings)
+        if stage.push_to_hub and stage.hub_repo_id:
+            push_to_hub(
+                [SavedFolder.open(name, place) for name, place in places.items()],
+                stage.hub_repo_id,
+                private=stage.hub_private,
+                token=stage.hub_token,
+                storage_options=storage_options(config),
+            )
+        return data
+
+    def _settings(self, config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> SaveSettings:
+        stage: SaveStageConfig = self.config
+        num_shards = (None if dataset is None else dataset.num_shards) or stage.num_shards
+        if dataset is not None and dataset.shard_column is not None and num_shards is None:
+            raise ConfigError(f"shard_column= of dataset {name!r} needs num_shards=, to divide its values among them")
+        return SaveSettings(
+            format=(None if dataset is None else dataset.save_format) or stage.format,
+            max_shard_size=stage.max_shard_size,
+            num_shards=num_shards,
+            compression=stage.compression,
+            overwrite=stage.overwrite,
+            resume=stage.resume,
+            storage_options=storage_options(config),
+        )

@@ -1,42 +1,116 @@
-"""The stages of a pipeline: each takes sources by name, and gives sources or, at the end, a loader."""
+"""The stages of a pipeline, from sources to sources: what a stage is, and those that are there."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from abc import ABC, abstractmethod
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
-from penstock.pipeline.caching.stage import cache_source, hold_in_memory
 from penstock.pipeline.config import SourceStageConfig
-from penstock.pipeline.config_sources import create_source
-from penstock.pipeline.hub import SavedFolder, check_hub_target, push_to_hub
-from penstock.pipeline.observed_loader import ObservedLoader
-from penstock.pipeline.save import save_by_column, save_source
-from penstock.pipeline.stage import BaseStage
-from penstock.publish.settings import SaveSettings
-from penstock.sources.composite import CompositeShardedSource
+from penstock.pipeline.observing import Observer
+from penstock.scan.detect import kind_of_name
+from penstock.scan.patterns import is_list, split_suffix
+from penstock.sources.composite import CompositeShardedSource, LimitedShardedSource
+from penstock.sources.files.columnar_sources import ArrowShardedSource, ParquetShardedSource
+from penstock.sources.files.found import FoundFiles, find_files
+from penstock.sources.files.hub import HuggingFaceShardedSource
+from penstock.sources.files.text_sources import CsvShardedSource, JsonShardedSource, TextShardedSource
+from penstock.sources.memory import MemoryShardedSource
 from penstock.sources.mix.source import MixedShardedSource
 from penstock.sources.pack.source import PackedShardedSource
 from penstock.sources.tokens.source import TokenizedShardedSource
 from penstock.sources.tokens.tokenizers import TokenizerConfig, TokenizerManager
 from penstock.storage.retry import RetryPolicy
-from penstock.storage.url_names import join_url
 
 if TYPE_CHECKING:
-    from penstock.pipeline.config import DatasetConfig, PipelineConfig, SaveStageConfig
-    from penstock.pipeline.stage import Data, PipelineContext
-    from penstock.publish.dataset_writer import WriteStats
-    from penstock.sources.base import ShardedSource
+    from collections.abc import Mapping
 
-    Sources = dict[str, ShardedSource]
+    from penstock.pipeline.config import DatasetConfig, PipelineConfig
+    from penstock.sources.base import ShardedSource
+    from penstock.types import Sample
+
+    Data = dict[str, ShardedSource]  # by dataset
+
+_TYPES = {
+    "parquet": "parquet",
+    "arrow": "arrow",
+    "jsonl": "json",
+    "csv_file": "csv",
+    "tsv_file": "tsv",
+    "text": "txt",
+}
+
 
 MIXED = "mixed"
 
 
+@dataclass(slots=True)
+class PipelineContext:
+    """What all stages of a pipeline share.
+
+    Args:
+        config: The settings of the pipeline.
+        seed: What order and mixing depend on.
+        step: How many batches of the current pass have been delivered.
+        epoch: The number of the current pass.
+        metrics: Counts by stage and dataset, such as `metrics["cache/web"]["samples"]`.
+        observer: Shows progress, writes the log, and fills `metrics`.
+    """
+
+    config: PipelineConfig
+    seed: int | None = None
+    step: int = 0
+    epoch: int = 0
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    observer: Observer = None  # type: ignore[assignment]  # made below
+
+    def __post_init__(self) -> None:
+        if self.observer is None:
+            self.observer = Observer(self.config.observability)
+        self.observer.metrics = self.metrics
+
+
+class BaseStage(ABC):
+    """One step of a pipeline, from sources to sources. Define `process`, and add it with `Pipeline.add`.
+
+        class Shouting(BaseStage):
+            name = "shouting"
+
+            def process(self, data, context):
+                return {name: source.map(shout) for name, source in data.items()}
+
+    Args:
+        config: Settings of the stage, whatever they are.
+    """
+
+    name: str
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+        self.metrics: dict[str, float] = {}
+
+    @abstractmethod
+    def process(self, data: Data, context: PipelineContext) -> Data:
+        """Make new sources, by name, of those that the stages before gave."""
+
+    def validate_config(self, config: PipelineConfig) -> list[str]:  # noqa: ARG002
+        """List what is wrong with the settings, before anything is read."""
+        return []
+
+    def get_metrics(self) -> dict[str, float]:
+        """Return what the stage has counted."""
+        return dict(self.metrics)
+
+
+# --- Stages ---
+
+
 def joined(data: Data) -> ShardedSource:
     """Return all sources as one, one after the other: none is dropped."""
-    every = cast("list[ShardedSource]", list(data.values()))
+    every = list(data.values())
     return every[0] if len(every) == 1 else CompositeShardedSource(every)
 
 
@@ -80,14 +154,16 @@ def retry_policy(config: SourceStageConfig) -> RetryPolicy | None:
     )
 
 
-def tokenizer_of(
-    name: str, dataset: DatasetConfig, default: str | TokenizerConfig | None, max_length: int
-) -> TokenizerConfig:
-    """Find the tokenizer of a dataset: its own, or a default one."""
-    given = dataset.tokenizer or default
-    if given is None:
-        raise ConfigError(f"dataset {name!r} has no tokenizer: give it one, or the pipeline a default_tokenizer")
-    return TokenizerConfig(given, max_length=max_length) if isinstance(given, str) else given
+def hold_in_memory(source: ShardedSource, name: str, observer: Observer) -> ShardedSource:
+    """Read all samples of a source now, once."""
+    held: list[Sample] = []
+    with observer.watch("memory", name) as work, closing(iter(source)) as samples:
+        while rows := samples.read():
+            held += rows
+            work.add(len(rows))
+    made = MemoryShardedSource(held, num_shards=max(1, int(source.num_shards)), fingerprint=source.order_fingerprint)
+    made.code_digests = source.code_digests
+    return made
 
 
 class TokenizeStage(BaseStage):
@@ -96,9 +172,16 @@ class TokenizeStage(BaseStage):
     name = "tokenize"
 
     def _tokenizers(self, config: PipelineConfig) -> dict[str, TokenizerConfig]:
-        default = self.config.default_tokenizer or config.default_tokenizer
-        named = zip(config.names, config.datasets, strict=True)
-        return {name: tokenizer_of(name, dataset, default, self.config.max_length) for name, dataset in named}
+        """Find the tokenizer of each dataset: its own, or a default one."""
+        default, found = self.config.default_tokenizer or config.default_tokenizer, {}
+        for name, dataset in zip(config.names, config.datasets, strict=True):
+            given = dataset.tokenizer or default
+            if given is None:
+                raise ConfigError(
+                    f"dataset {name!r} has no tokenizer: give it one, or the pipeline a default_tokenizer"
+                )
+            found[name] = TokenizerConfig(given, max_length=self.config.max_length) if isinstance(given, str) else given
+        return found
 
     def validate_config(self, config: PipelineConfig) -> list[str]:
         """Make sure that every dataset has a tokenizer."""
@@ -112,7 +195,7 @@ class TokenizeStage(BaseStage):
         for name, chosen in self._tokenizers(context.config).items():
             dataset = context.config.get_dataset_by_name(name)
             source: ShardedSource = TokenizedShardedSource(
-                cast("ShardedSource", data[name]),
+                data[name],
                 manager.get_tokenizer(chosen, **dict(dataset.tokenizer_kwargs or {})),
                 chosen,
                 dataset.content_field,
@@ -121,28 +204,6 @@ class TokenizeStage(BaseStage):
                 num_workers=stage.num_workers,
             )
             made[name] = source.drop_fields(stage.remove_columns) if stage.remove_columns else source
-        return made
-
-
-class CacheStage(BaseStage):
-    """Keeps what each dataset gives up to here, under its fingerprint."""
-
-    name = "cache"
-
-    def process(self, data: Data, context: PipelineContext) -> Data:
-        """Build or find the caches."""
-        config, made = context.config, dict(data)
-        for name, dataset in zip(config.names, config.datasets, strict=True):
-            if dataset.cache_enabled and name in made:
-                made[name] = cache_source(
-                    cast("ShardedSource", made[name]),
-                    self.config,
-                    name=name,
-                    observer=context.observer,
-                    root=dataset.cache_path,
-                    ray=config.ray,
-                    storage_options=storage_options(config),
-                )
         return made
 
 
@@ -157,7 +218,7 @@ class MixStage(BaseStage):
         if len(data) == 1:
             return data
         mixed = MixedShardedSource(
-            cast("Sources", data),
+            data,
             config.weights,
             config.block_size,
             context.seed if config.seed is None else config.seed,
@@ -177,7 +238,7 @@ class PackStage(BaseStage):
         """Pack each source."""
         if not self.config.enabled:
             return data
-        return {name: self._pack(source, context.seed) for name, source in cast("Sources", data).items()}
+        return {name: self._pack(source, context.seed) for name, source in data.items()}
 
     def _pack(self, source: ShardedSource, seed: int | None) -> ShardedSource:
         config = self.config
@@ -197,91 +258,59 @@ class PackStage(BaseStage):
         )
 
 
-class SaveStage(BaseStage):
-    """Writes each source to a folder of its name, or to where its dataset says; and to the Hub, if asked to."""
+# --- Sources ---
 
-    name = "save"
 
-    def __init__(self, config: SaveStageConfig) -> None:
-        super().__init__(config)
-        self.saved: dict[str, WriteStats] = {}
+def create_source(
+    config: DatasetConfig, storage_options: Mapping[str, Any] | None = None, *, retry: RetryPolicy | None = None
+) -> ShardedSource:
+    """Make the source that settings describe: of their `type`, or of the one that the names of the files tell.
 
-    def validate_config(self, config: PipelineConfig) -> list[str]:
-        """Check what would fail only after hours."""
-        stage: SaveStageConfig = self.config
-        if stage.enabled:
-            for name, dataset in zip(config.names, config.datasets, strict=True):
-                self._settings(config, dataset, name)
-            if stage.push_to_hub:
-                paths = [path for dataset in config.datasets if (path := dataset.save_path)]
-                check_hub_target(stage.hub_repo_id, [os.fspath(stage.output_dir), *paths])
-        return []
+    Args:
+        config: The settings of a dataset. `num_rows` limits it to its first rows.
+        storage_options: Credentials and settings of stores, where the dataset has none of its own.
+        retry: How often and how patiently stores are asked again, if not in the usual way.
+    """
+    options = config.storage_options if config.storage_options is not None else storage_options
+    make = _from_hub if config.type in ("huggingface", "hf") else _from_files
+    source = make(config, options, retry)
+    return source if config.num_rows is None else LimitedShardedSource(source, config.num_rows)
 
-    def process(self, data: Data, context: PipelineContext) -> Data:
-        """Save all sources, and go on with them."""
-        stage: SaveStageConfig = self.config
-        if not stage.enabled:
-            return data
-        config = context.config
-        own = dict(zip(config.names, config.datasets, strict=True))
-        places: dict[str, str] = {}
-        for name, source in cast("Sources", data).items():
-            dataset = own.get(name)
-            path = None if dataset is None else dataset.save_path
-            places[name] = path or join_url(os.fspath(stage.output_dir), name)
-            settings = self._settings(config, dataset, name)
-            with context.observer.watch("save", name) as work:
-                settings = replace(settings, on_rows=work.add)
-                if dataset is None or dataset.shard_column is None:
-                    self.saved[name] = save_source(source, places[name], settings)
-                else:
-                    count = settings.num_shards or 1
-                    self.saved[name] = save_by_column(source, dataset.shard_column, count, places[name], settings)
-        if stage.push_to_hub and stage.hub_repo_id:
-            push_to_hub(
-                [SavedFolder.open(name, place) for name, place in places.items()],
-                stage.hub_repo_id,
-                private=stage.hub_private,
-                token=stage.hub_token,
-                storage_options=storage_options(config),
-            )
-        return data
 
-    def _settings(self, config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> SaveSettings:
-        stage: SaveStageConfig = self.config
-        num_shards = (None if dataset is None else dataset.num_shards) or stage.num_shards
-        if dataset is not None and dataset.shard_column is not None and num_shards is None:
-            raise ConfigError(f"shard_column= of dataset {name!r} needs num_shards=, to divide its values among them")
-        return SaveSettings(
-            format=(None if dataset is None else dataset.save_format) or stage.format,
-            max_shard_size=stage.max_shard_size,
-            num_shards=num_shards,
-            compression=stage.compression,
-            overwrite=stage.overwrite,
-            resume=stage.resume,
-            storage_options=storage_options(config),
+def _from_hub(config: DatasetConfig, options: Mapping[str, Any] | None, retry: RetryPolicy | None) -> ShardedSource:
+    if is_list(config.data_files):
+        raise ConfigError("data_files= of a dataset of the Hub is its name, not a list")
+    name = os.fspath(config.data_files)  # type: ignore[arg-type]
+    return HuggingFaceShardedSource(name, config.split, config.dataset_split_name, storage_options=options, retry=retry)
+
+
+def _from_files(config: DatasetConfig, options: Mapping[str, Any] | None, retry: RetryPolicy | None) -> ShardedSource:
+    if config.dataset_split_name is not None:
+        raise ConfigError("dataset_split_name= is the subset of a dataset of the Hub: set type='huggingface' too")
+    files = FoundFiles(find_files(config.data_files, options, retry=retry))
+    kind = config.type or _type_of(files)
+    if kind == "parquet":
+        return ParquetShardedSource(files)
+    if kind == "arrow":
+        return ArrowShardedSource(files)
+    if kind in ("csv", "tsv"):
+        return CsvShardedSource(files, delimiter="," if kind == "csv" else "\t")
+    if kind == "txt":
+        return TextShardedSource(files, text_field=config.content_field)
+    return JsonShardedSource(files)
+
+
+def _type_of(files: FoundFiles) -> str:
+    found = {}
+    for file in files:
+        kind = kind_of_name(file.info.key)
+        is_json = split_suffix(file.info.key)[0].endswith(".json")
+        found["json" if is_json else _TYPES.get("" if kind is None else kind.format, "")] = file.url
+    if len(found) > 1:
+        raise ConfigError(
+            f"the files are of several types, such as {' and '.join(sorted(found.values())[:2])}: set type="
         )
-
-
-class LoadStage(BaseStage):
-    """Loads batches of all sources."""
-
-    name = "load"
-
-    def process(self, data: Data, context: PipelineContext) -> Data:
-        """Make the loader."""
-        config = self.config
-        loader = ObservedLoader(
-            joined(data),
-            config.batch_size,
-            config.prefetch_enabled,
-            config.prefetch_workers,
-            config.prefetch_buffer_size,
-            config.shuffle_buffer_size,
-            config.drop_last,
-            seed=context.seed,
-            shuffle=config.shuffle,
-            output="jax" if config.prefetch_to_device else "numpy",
-        )
-        loader.observe(context)
-        return {"loader": loader}
+    [(name, url)] = found.items()
+    if not name:
+        raise ConfigError(f"the name of {url} does not tell its type: set type=")
+    return name

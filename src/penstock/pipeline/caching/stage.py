@@ -12,10 +12,10 @@ from penstock.pipeline.caching.engines import ProcessPool, RayEngine
 from penstock.pipeline.caching.identity import cache_name, describe, order_fingerprint_by
 from penstock.pipeline.caching.place import CachePlace
 from penstock.pipeline.caching.source import CachedShardedSource
+from penstock.pipeline.stages import BaseStage, hold_in_memory, storage_options
 from penstock.publish.materialise import ThisProcess, materialise
 from penstock.publish.settings import MANIFEST_NAME
 from penstock.sources.code_digest import why_none, with_code
-from penstock.sources.memory import MemoryShardedSource
 from penstock.storage.base import url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import join_url
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.caching.build import CacheBuild, PartDone
     from penstock.pipeline.config import CacheStageConfig, RayConfig
     from penstock.pipeline.observing import Observer
+    from penstock.pipeline.stages import Data, PipelineContext
     from penstock.publish.materialise import Engine
     from penstock.sources.base import ShardedSource
 
@@ -83,19 +84,26 @@ def cache_source(
     )
 
 
-def hold_in_memory(source: ShardedSource, name: str, observer: Observer) -> ShardedSource:
-    """Read all samples of a source now, once."""
-    shards = max(1, int(source.num_shards))
-    held: list[dict[str, Any]] = []
-    with observer.watch("memory", name) as work:
-        samples = iter(source)
-        while rows := samples.read():
-            held += rows
-            work.add(len(rows))
-        samples.close()
-    made = MemoryShardedSource(held, num_shards=shards, fingerprint=source.order_fingerprint)
-    made.code_digests = source.code_digests
-    return made
+class CacheStage(BaseStage):
+    """Keeps what each dataset gives up to here, under its fingerprint."""
+
+    name = "cache"
+
+    def process(self, data: Data, context: PipelineContext) -> Data:
+        """Build or find the caches."""
+        config, made = context.config, dict(data)
+        for name, dataset in zip(config.names, config.datasets, strict=True):
+            if dataset.cache_enabled and name in made:
+                made[name] = cache_source(
+                    made[name],
+                    self.config,
+                    name=name,
+                    observer=context.observer,
+                    root=dataset.cache_path,
+                    ray=config.ray,
+                    storage_options=storage_options(config),
+                )
+        return made
 
 
 def _build(job: CacheBuild, engine: Engine, name: str, observer: Observer, *, waits: bool) -> BackgroundBuild | None:
