@@ -7,9 +7,11 @@ import json
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock import errors
-from penstock.errors import PenstockError
+from penstock.errors import CorruptShardError, PenstockError, StoreError, printable
 
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PenstockError)]
 
@@ -69,3 +71,35 @@ def test_a_corrupt_index_is_a_whole_json_error() -> None:
         0,
         1,
     )
+
+
+# --- What others wrote does not steer the terminal ------------------------------------------------------------
+
+
+@given(st.text())
+def test_nothing_unseen_is_left(text: str) -> None:
+    shown = printable(text)
+    assert not any(ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0 for letter in shown)
+    assert "\u202e" not in shown
+    shown.encode()  # nothing that a terminal cannot be given
+    assert printable(shown) == shown
+
+
+def test_what_people_write_stays() -> None:
+    text = "日本語　データ, é ü ß, 🙂, C:\\x, \xa0"
+    assert printable(text) == text
+    assert printable("a\tb\n\x1b[2J\u202e\udcff") == "a\\tb\\n\\x1b[2J\\u202e\\udcff"
+    assert printable("a\n\x1b", lines=True) == "a\n\\x1b"
+
+
+def test_errors_show_what_cannot_be_seen() -> None:
+    error = CorruptShardError("shard \x1b[2J\x07 is\nbad", shard="\x1b")
+    assert str(error) == error.message == "shard \\x1b[2J\\x07 is\nbad"
+    assert error.facts == {"shard": "\x1b"}
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy)) == (CorruptShardError, str(error))
+    assert "\x1b" not in repr(StoreError("\x1b"))
+
+
+def test_a_long_error_is_cut() -> None:
+    assert len(str(StoreError("x" * 10**6))) < 20_000

@@ -7,11 +7,25 @@ against other readers of the same formats keeps working.
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
-from penstock.outside_text import printable
-
 _LONGEST = 1 << 14  # characters of a message, which may hold what others sent
+# Control characters, marks that turn the direction of writing, line separators, and what UTF-8 cannot spell.
+_UNSEEN = (
+    (0x00, 0x20), (0x7F, 0xA0), (0x61C, 0x61D), (0x200E, 0x2010), (0x2028, 0x202F), (0x2066, 0x206A), (0xD800, 0xE000),
+)  # fmt: skip
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Spell out what cannot be seen, as Python does; `lines` keeps line breaks, for text that has several lines."""
+    return text.translate(_spellings(lines=lines))
+
+
+@cache
+def _spellings(*, lines: bool) -> dict[int, str]:
+    codes = (code for begin, end in _UNSEEN for code in range(begin, end))
+    return {code: repr(chr(code))[1:-1] for code in codes if not (lines and code == ord("\n"))}
 
 
 class PenstockError(Exception):

@@ -1,4 +1,4 @@
-"""Text from outside: what regular expressions see of it, and how it may be shown.
+"""Text from outside: what regular expressions see of it.
 
 The time of a match may grow faster than its text, and no other thread of the process runs meanwhile. So each expression
 is declared with the most characters that it sees; other modules do not use `re`, and a test tries all at their bounds.
@@ -47,15 +47,3 @@ class Bounded(Generic[AnyStr]):
     def sub(self, new: str | Callable[[re.Match[AnyStr]], AnyStr], text: AnyStr) -> AnyStr:
         """Replace each match."""
         return self.compiled.sub(new, text[: self.longest])  # type: ignore[arg-type]
-
-
-# Control characters, marks that turn the direction of writing, line separators, and what UTF-8 cannot spell.
-_UNSEEN = Bounded("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", 1 << 16)
-
-
-def printable(text: str, *, lines: bool = False) -> str:
-    """Spell out what cannot be seen, as Python does; `lines` keeps line breaks, for text that has several lines."""
-    pieces = (text[at:] for at in range(0, len(text), _UNSEEN.longest))
-    return "".join(
-        _UNSEEN.sub(lambda it: "\n" if lines and it[0] == "\n" else repr(it[0])[1:-1], each) for each in pieces
-    )

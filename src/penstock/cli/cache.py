@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from penstock.outside_text import printable
+from penstock.errors import printable
 from penstock.status_line import StatusLine
 from penstock.units import format_bytes, format_count
 

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.files import add_files_options, files_settings
-from penstock.outside_text import printable
+from penstock.errors import printable
 from penstock.units import format_bytes, format_count
 
 if TYPE_CHECKING:

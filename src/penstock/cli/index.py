@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.files import add_files_options, look_at
-from penstock.outside_text import printable
+from penstock.errors import printable
 from penstock.units import format_bytes, format_count
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from penstock.errors import ConfigError, ObjectChangedError, StoreError, UnknownSchemeError
-from penstock.outside_text import Bounded, printable
+from penstock.errors import ConfigError, ObjectChangedError, StoreError, UnknownSchemeError, printable
+from penstock.outside_text import Bounded
 from penstock.registry import Registry
 from penstock.storage.options import own_options
 from penstock.storage.retry import RetryHooks, RetryPolicy
