@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
+from penstock.errors import StoreError
 from penstock.outside_text import Bounded, declared
 from penstock.scan.patterns import fits
 from penstock.storage.base import MESSAGE_CHARACTERS, redacted

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.storage.pieces import cut_span
 from penstock.storage.ranges import coalesce, cut_out, join_neighbours
+from penstock.storage.streams import cut_span
 from penstock.types import Span
 
 if TYPE_CHECKING:

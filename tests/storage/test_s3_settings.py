@@ -118,7 +118,7 @@ def test_what_only_boto3_understands(tmp_path: Path) -> None:
     assert found["boto3"]["profile"] == "process"
     assert "PS" not in json.dumps(found)
 
-    from penstock.storage.aws_credentials import credential_provider
+    from penstock.storage.aws import credential_provider
 
     provider = credential_provider(found)
     assert provider is not None

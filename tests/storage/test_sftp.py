@@ -17,8 +17,7 @@ from penstock.errors import AccessDeniedError, ConfigError, StoreError
 from penstock.storage import sftp
 from penstock.storage.base import open_store, resolve_store
 from penstock.storage.retry import RetryHooks, RetryPolicy
-from penstock.storage.sftp import SftpStore
-from penstock.storage.sftp_login import SftpLogin, root_of
+from penstock.storage.sftp import SftpLogin, SftpStore, root_of
 from penstock.testing.stores import StoreContract
 from penstock.types import Span
 

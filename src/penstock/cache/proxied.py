@@ -17,10 +17,9 @@ from penstock.errors import FetcherError
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
 from penstock.storage.base import ObjectInfo, StoreSettings, open_store, resolve_store, shown_url, url_scheme
-from penstock.storage.http_queries import with_queries
 from penstock.storage.hub_location import at_revision, is_commit
 from penstock.storage.retry import RetryPolicy
-from penstock.storage.url_names import join_url
+from penstock.storage.url_names import join_url, with_queries
 from penstock.wire.messages import CallStore
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from penstock.reading.local_folder import LocalFolder
 from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
 from penstock.reading.source import HasStretches, JoinedSources, MakesSource, ShardRange, Source, sources
 from penstock.storage.base import StoreSettings, resolve_store, shown_url, url_scheme
-from penstock.storage.http_queries import with_queries
-from penstock.storage.url_names import real_name
+from penstock.storage.url_names import real_name, with_queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,9 +16,8 @@ from penstock.codecs.stream import split_compression
 from penstock.errors import ConfigError
 from penstock.outside_text import IGNORECASE, NAME_CHARACTERS, Bounded
 from penstock.storage.base import shown_url, url_scheme
-from penstock.storage.http_queries import WEB, split_query
 from penstock.storage.hub_location import parse_hub_url
-from penstock.storage.url_names import real_name, unescaped
+from penstock.storage.url_names import WEB, real_name, split_query, unescaped
 
 _MAGIC = Bounded(r"[*?\[{]", NAME_CHARACTERS)
 _WEB_MAGIC = Bounded(r"[*\[{]", NAME_CHARACTERS)  # `?` begins a query there

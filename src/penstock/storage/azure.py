@@ -7,9 +7,16 @@ from urllib.parse import urlsplit
 
 from penstock.errors import ConfigError
 from penstock.storage.base import shown_url
-from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
 from penstock.storage.object import Cloud, bucket_and_prefix, object_family
-from penstock.storage.options import first_set, is_true, take_options, without_none
+from penstock.storage.options import (
+    CONNECTION_NAMES,
+    connection_config,
+    first_set,
+    is_true,
+    resolve_connection,
+    take_options,
+    without_none,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
-from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
 from penstock.storage.object import Cloud, bucket_and_prefix, object_family
-from penstock.storage.options import first_set, is_true, take_options, without_none
+from penstock.storage.options import (
+    CONNECTION_NAMES,
+    connection_config,
+    first_set,
+    is_true,
+    resolve_connection,
+    take_options,
+    without_none,
+)
 from penstock.storage.s3 import connect_s3
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ from penstock.errors import ConfigError
 from penstock.outside_text import Bounded
 from penstock.storage.base import StoreFamily, check_key, shown_url, split_url
 from penstock.storage.http_headers import NO_LIST, READ_ONLY, HttpHeaderStore, must_check_redirects
-from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
-from penstock.storage.http_queries import QUERIES
 from penstock.storage.object import Cloud, ObjectStore
-from penstock.storage.options import take_options
-from penstock.storage.url_names import unescaped
+from penstock.storage.options import CONNECTION_NAMES, connection_config, resolve_connection, take_options
+from penstock.storage.url_names import QUERIES, unescaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -29,15 +29,14 @@ from penstock.errors import (
 )
 from penstock.outside_text import Bounded
 from penstock.storage.base import ObjectInfo, StoreSettings, check_key, redacted, shown_url, whole_seconds
-from penstock.storage.http_options import read_certificates
-from penstock.storage.http_queries import QUERIES, real_path
-from penstock.storage.object_errors import certificate_error
-from penstock.storage.object_read import untagged_version
+from penstock.storage.object import untagged_version
+from penstock.storage.object_client import certificate_error
+from penstock.storage.options import read_certificates
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.ranges import RangeSupport
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
 from penstock.storage.streams import ReadsBodies, ResponseBody
-from penstock.storage.url_names import join_url
+from penstock.storage.url_names import QUERIES, join_url, real_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.storage.aws_credentials import credential_provider, find_credentials
-from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
+from penstock.storage.aws import credential_provider, find_credentials
 from penstock.storage.object import Cloud, bucket_and_prefix, object_family
-from penstock.storage.options import first_set, is_true, take_options, without_none
+from penstock.storage.options import (
+    CONNECTION_NAMES,
+    connection_config,
+    first_set,
+    is_true,
+    resolve_connection,
+    take_options,
+    without_none,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
