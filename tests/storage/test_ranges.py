@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.storage.ranges import coalesce, cut_out, join_neighbours
-from penstock.storage.streams import cut_span
+from penstock.storage.ranges import coalesce, cut_out, cut_span, join_neighbours
 from penstock.types import Span
 
 if TYPE_CHECKING:

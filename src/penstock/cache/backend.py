@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cache.client import Client, RegisteredCache, new_group
 from penstock.errors import FetcherError
 from penstock.processes import PerProcess
-from penstock.storage.ranges import join_neighbours
-from penstock.storage.streams import PIECE_BYTES
+from penstock.storage.ranges import PIECE_BYTES, join_neighbours
 from penstock.wire.ahead import NOTHING, pack_ahead
 from penstock.wire.messages import (
     Expect,

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import StoreTimeoutError
-from penstock.storage.streams import cut_span
+from penstock.storage.ranges import cut_span
 from penstock.types import Span
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from penstock.cachedir.versions import was_there_before
 from penstock.errors import CacheError
 from penstock.fetcher.pieces import MOST_AT_ONCE, SMALL_BYTES, PieceOwner, split
 from penstock.storage.base import check_version
-from penstock.storage.ranges import RANGES_AT_ONCE, bundle, coalesce, cut_out, fitting_gap
-from penstock.storage.streams import PIECE_BYTES
+from penstock.storage.ranges import PIECE_BYTES, RANGES_AT_ONCE, bundle, coalesce, cut_out, fitting_gap
 from penstock.wire.item import Item, ItemPart, StoredFile
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from penstock.codecs.unpack import map_file, release
 from penstock.errors import CorruptShardError
 from penstock.fetcher.pieces import split
 from penstock.index.catalog import parse_index
-from penstock.storage.streams import cut_span, join_spans
+from penstock.storage.ranges import cut_span, join_spans
 from penstock.types import Span
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.storage.streams import join_spans
+from penstock.storage.ranges import join_spans
 from penstock.types import Span
 
 if TYPE_CHECKING:

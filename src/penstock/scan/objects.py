@@ -10,7 +10,7 @@ from penstock.cachedir.versions import tag_of
 from penstock.codecs.stream import decompress_stream
 from penstock.errors import CorruptShardError, ObjectChangedError, StoreError
 from penstock.storage.local import LocalStore
-from penstock.storage.streams import cut_span
+from penstock.storage.ranges import cut_span
 from penstock.types import Span
 
 if TYPE_CHECKING:

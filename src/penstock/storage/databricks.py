@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import base64
 import posixpath
-import secrets
 import threading
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 from urllib.parse import quote
 
 from penstock._version import __version__
@@ -26,24 +25,38 @@ from penstock.errors import (
     StoreTimeoutError,
 )
 from penstock.extras import require
-from penstock.files import PART_SUFFIX, open_file
-from penstock.outside_text import Bounded
+from penstock.files import open_file
 from penstock.processes import PerProcess
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, redacted, safe_cause, shown_url, whole_seconds
 from penstock.storage.options import take_options
-from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import ReadsBodies, ResponseBody
+from penstock.storage.retry import RetryHooks, RetryPolicy
+from penstock.storage.streams import ReadsBodies, ResponseBody, hidden_part, total_bytes
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
     from pathlib import Path
 
     from penstock.types import Span
 
+# Options by the SDK's own names, and the variables that it takes them from.
+_ENVIRONMENT = {
+    "host": "DATABRICKS_HOST",
+    "token": "DATABRICKS_TOKEN",
+    "profile": "DATABRICKS_CONFIG_PROFILE",
+    "config_file": "DATABRICKS_CONFIG_FILE",
+    "client_id": "DATABRICKS_CLIENT_ID",
+    "client_secret": "DATABRICKS_CLIENT_SECRET",
+    "username": "DATABRICKS_USERNAME",
+    "password": "DATABRICKS_PASSWORD",
+    "auth_type": "DATABRICKS_AUTH_TYPE",
+    "azure_workspace_resource_id": "DATABRICKS_AZURE_RESOURCE_ID",
+    "azure_client_id": "ARM_CLIENT_ID",
+    "azure_client_secret": "ARM_CLIENT_SECRET",
+    "azure_tenant_id": "ARM_TENANT_ID",
+}
 _CHUNK_BYTES = 1 << 16
 _DBFS_READ_BYTES = 1 << 20  # the most that DBFS gives or takes at once
-_TOTAL = Bounded(r"bytes (?:\d+-\d+|\*)/(\d+)", 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +67,10 @@ class FileStatus:
     num_bytes: int
     changed_ms: int
 
-    @property
-    def etag(self) -> str:
-        """Return a tag of the version. Whole seconds: that is what all answers tell."""
-        return f"{self.changed_ms // 1000:x}-{self.num_bytes:x}"
-
-
-class FileApi(Protocol):
-    """What a store needs of a file system. What goes wrong comes out as the SDK raises it."""
-
-    def status(self, path: str) -> FileStatus:
-        """Describe a file; a folder is not one."""
-        ...
-
-    def read(self, path: str, span: Span) -> tuple[FileStatus, Generator[bytes, None, None]]:
-        """Return what a file has of a range that is not empty."""
-        ...
-
-    def put(self, file: BinaryIO, path: str) -> None:
-        """Write a file over whatever is there, making the folders on the way."""
-        ...
-
-    def entries(self, folder: str) -> Iterator[tuple[str, FileStatus | None]]:
-        """List a folder: names, with None for folders."""
-        ...
-
-    def delete(self, path: str) -> None:
-        """Remove a file."""
-        ...
+    def info(self, key: str) -> ObjectInfo:
+        """Describe it with a tag of the version. Whole seconds: that is what all answers tell."""
+        tag = f"{self.changed_ms // 1000:x}-{self.num_bytes:x}"
+        return ObjectInfo(key, self.num_bytes, tag, whole_seconds(self.changed_ms / 1000))
 
 
 class VolumeFiles:
@@ -113,11 +102,11 @@ class VolumeFiles:
             if status.num_bytes > span.begin:
                 raise
             return status, nothing()  # it was refused because the file ends before the range begins
-        total = _TOTAL.fullmatch(found["content-range"] or "")
+        total = total_bytes(found["content-range"])
         if total is None:
             found["contents"].close()
             raise RequestRefusedError(f"{path}: the workspace cannot send ranges of files")
-        status = FileStatus(path, int(total.group(1)), _milliseconds(found["last-modified"]))
+        status = FileStatus(path, total, _milliseconds(found["last-modified"]))
         return status, _stream(found["contents"])
 
     def put(self, file: BinaryIO, path: str) -> None:
@@ -158,18 +147,12 @@ class DbfsFiles:
 
     def put(self, file: BinaryIO, path: str) -> None:
         """Write under another name and move: DBFS shows a file while it is written, and cannot replace one at once."""
-        folder, name = posixpath.split(path)
-        part = posixpath.join(folder, f".{name}.{secrets.token_hex(4)}{PART_SUFFIX}")
-        try:
+        with hidden_part(path, self._client.dbfs.delete) as part:
             self._client.dbfs.upload(part, file, overwrite=True)
             with suppress(_errors().NotFound):
                 self._client.dbfs.get_status(path)
                 self._client.dbfs.delete(path)
             self._client.dbfs.move(part, path)
-        except BaseException:
-            with suppress(Exception):  # the connection may be what failed; hidden names are never listed
-                self._client.dbfs.delete(part)
-            raise
 
     def entries(self, folder: str) -> Iterator[tuple[str, FileStatus | None]]:
         """List a folder."""
@@ -189,27 +172,18 @@ class DbfsFiles:
             yield base64.b64decode(found.data or "")
 
 
-class _Clients:
-    """Clients of this process; the SDK's is shared by threads, and not by processes."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[Any, Any] = {}
-
-    def get(self, login: Mapping[str, Any], patience_s: float) -> Any:
-        name = (patience_s, *sorted(login.items()))
-        with self._lock:
-            if name not in self._known:
-                self._known[name] = _connect(login, patience_s)
-            return self._known[name]
-
-
-_clients = PerProcess(_Clients)
+# Clients of this process, by login and patience; the SDK's is shared by threads, and not by processes.
+_clients: PerProcess[dict[Any, Any]] = PerProcess(dict)
+_connecting = PerProcess(threading.Lock)
 
 
 def get_client(login: Mapping[str, Any], patience_s: float) -> Any:
     """Return this process's client of a workspace."""
-    return _clients.get().get(login, patience_s)
+    name, known = (patience_s, *sorted(login.items())), _clients.get()
+    with _connecting.get():
+        if name not in known:
+            known[name] = _connect(login, patience_s)
+        return known[name]
 
 
 def _connect(login: Mapping[str, Any], patience_s: float) -> Any:
@@ -272,28 +246,11 @@ def translated_errors(what: str) -> Iterator[None]:
         raise StoreError(f"{what}: cannot understand the answer of the workspace ({redacted(str(error))})") from error
 
 
-T = TypeVar("T")
-
-# Options by the SDK's own names, and the variables that it takes them from.
-_ENVIRONMENT = {
-    "host": "DATABRICKS_HOST",
-    "token": "DATABRICKS_TOKEN",
-    "profile": "DATABRICKS_CONFIG_PROFILE",
-    "config_file": "DATABRICKS_CONFIG_FILE",
-    "client_id": "DATABRICKS_CLIENT_ID",
-    "client_secret": "DATABRICKS_CLIENT_SECRET",
-    "username": "DATABRICKS_USERNAME",
-    "password": "DATABRICKS_PASSWORD",
-    "auth_type": "DATABRICKS_AUTH_TYPE",
-    "azure_workspace_resource_id": "DATABRICKS_AZURE_RESOURCE_ID",
-    "azure_client_id": "ARM_CLIENT_ID",
-    "azure_client_secret": "ARM_CLIENT_SECRET",
-    "azure_tenant_id": "ARM_TENANT_ID",
-}
+FileApi: TypeAlias = VolumeFiles | DbfsFiles  # what goes wrong comes out as the SDK raises it
 
 
 @dataclass(frozen=True, slots=True)
-class DatabricksStore(ReadsBodies):
+class DatabricksStore(ReadsBodies["FileApi"]):
     """The files below a folder of a workspace, which its login may read."""
 
     root: str
@@ -301,69 +258,53 @@ class DatabricksStore(ReadsBodies):
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
 
-    def stat(self, key: str) -> ObjectInfo:
-        """Describe a file."""
-        path = self._path(key)
-        return self._ask(path, lambda: _describe(key, self._api().status(path)))
-
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """List the files whose paths below the folder begin with a prefix, sorted."""
-        found = self._ask(self.root, lambda: self._walk(prefix))
-        return iter(sorted(found, key=lambda info: info.key))
-
     def upload(self, path: Path, key: str) -> None:
         """Put a file into the workspace."""
-        target = self._path(key)
 
-        def put() -> None:
+        def put(api: FileApi) -> None:
             with open_file(path) as file:
-                self._api().put(file, target)
+                api.put(file, self._path(key))
 
-        self._ask(target, put)
+        self._ask(key, put)
 
     def delete(self, key: str) -> None:
         """Remove a file."""
-        path = self._path(key)
-        self._ask(path, lambda: self._api().delete(path))
+        self._ask(key, lambda api: api.delete(self._path(key)))
 
     def _path(self, key: str) -> str:
         return posixpath.join(self.root, check_key(key))
 
-    def _api(self) -> FileApi:
-        client = get_client(self.login, self.retry.stall_s)
-        return VolumeFiles(client) if self.root.startswith("/Volumes/") else DbfsFiles(client)
+    def _shown(self, key: str = "") -> str:
+        return f"dbfs:{posixpath.join(self.root, key)}"
 
-    def _ask(self, path: str, action: Callable[[], T]) -> T:
-        def attempt() -> T:
-            with translated_errors(f"dbfs:{path}"):
-                return action()
+    @contextmanager
+    def _session(self, key: str) -> Iterator[FileApi]:
+        with translated_errors(self._shown(key)):
+            client = get_client(self.login, self.retry.stall_s)
+            yield VolumeFiles(client) if self.root.startswith("/Volumes/") else DbfsFiles(client)
 
-        return retrying(attempt, self.retry, self.hooks, f"dbfs:{path}")
+    def _describe(self, session: FileApi, key: str) -> ObjectInfo:
+        return session.status(self._path(key)).info(key)
 
     @contextmanager
     def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
         path = self._path(key)
-        with translated_errors(f"dbfs:{path}"):
-            api = self._api()
+        with self._session(key) as api:
             status, chunks = api.read(path, span) if len(span) else (api.status(path), nothing())
             with closing(chunks):
-                yield ResponseBody(_describe(key, status), chunks)
+                yield ResponseBody(status.info(key), chunks)
 
-    def _walk(self, prefix: str) -> builtins.list[ObjectInfo]:
+    def _walk(self, session: FileApi, prefix: str) -> Iterator[ObjectInfo]:
         """Visit the folders that may hold keys with this prefix."""
-        api = self._api()
-        found = []
         folders = [""]
         while folders:
             folder = folders.pop()
-            for name, status in self._entries(api, folder):
+            for name, status in self._entries(session, folder):
                 key = f"{folder}{name}"
-                if status is None:
-                    below = f"{key}/"
-                    folders += [below] if below.startswith(prefix) or prefix.startswith(below) else []
-                elif key.startswith(prefix) and not key.endswith(PART_SUFFIX):
-                    found.append(_describe(key, status))
-        return found
+                if status is not None:
+                    yield status.info(key)
+                elif f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/"):
+                    folders.append(f"{key}/")
 
     def _entries(self, api: FileApi, folder: str) -> builtins.list[tuple[str, FileStatus | None]]:
         """List a folder; one that is not there has no entries, as the root before the first upload."""
@@ -373,10 +314,6 @@ class DatabricksStore(ReadsBodies):
                 return [*api.entries(path)]
         except ObjectNotFoundError:
             return []
-
-
-def _describe(key: str, status: FileStatus) -> ObjectInfo:
-    return ObjectInfo(key, status.num_bytes, status.etag, whole_seconds(status.changed_ms / 1000))
 
 
 def root_of(url: str) -> str:

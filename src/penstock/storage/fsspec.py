@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import posixpath
-import secrets
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import (
     AccessDeniedError,
@@ -21,7 +20,7 @@ from penstock.errors import (
     StoreTimeoutError,
 )
 from penstock.extras import require
-from penstock.files import PART_SUFFIX, open_file
+from penstock.files import open_file
 from penstock.storage.base import (
     ObjectInfo,
     StoreFamily,
@@ -33,18 +32,15 @@ from penstock.storage.base import (
     url_scheme,
     whole_seconds,
 )
-from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import ReadsBodies, ResponseBody
+from penstock.storage.retry import RetryHooks, RetryPolicy
+from penstock.storage.streams import ReadsBodies, ResponseBody, hidden_part
 
 if TYPE_CHECKING:
-    import builtins
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from penstock.storage.base import StoreSettings
     from penstock.types import Span
-
-T = TypeVar("T")
 
 # What file systems call the thing that tells two versions of a file apart, the most telling first.
 _TIME_FIELDS = ("mtime", "LastModified", "last_modified", "modified", "modify", "updated", "created")
@@ -53,8 +49,19 @@ _VERSION_FIELDS = (
 )  # fmt: skip
 
 
+class System(NamedTuple):
+    """A file system of fsspec, and the path that it has for the root of a store."""
+
+    files: Any
+    root: str
+
+    def path(self, key: str) -> str:
+        """Return the path of a file."""
+        return f"{self.root.rstrip('/')}/{key}" if self.root else key
+
+
 @dataclass(frozen=True, slots=True)
-class FsspecStore(ReadsBodies):
+class FsspecStore(ReadsBodies["System"]):
     """The files below a folder of a file system of fsspec.
 
     How long it waits, how safely it uploads and what it says of versions is up to that file system.
@@ -65,67 +72,52 @@ class FsspecStore(ReadsBodies):
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
 
-    def stat(self, key: str) -> ObjectInfo:
-        """Describe a file."""
-        check_key(key)
-        return self._ask(key, lambda system, root: describe(key, system.info(_join(root, key))))
-
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """List the files whose paths below the folder begin with a prefix, sorted."""
-
-        def ask(system: Any, root: str) -> builtins.list[ObjectInfo]:
-            try:
-                found = system.find(root, detail=True)
-            except FileNotFoundError:
-                return []  # the root need not exist before the first upload
-            keys = {path[len(root.rstrip("/")) + 1 :]: info for path, info in found.items() if path != root}
-            return [
-                replace(describe(key, info), etag=None)  # lists often tell less than `info`, or in another form
-                for key, info in keys.items()
-                if key.startswith(prefix) and not key.endswith(PART_SUFFIX)
-            ]
-
-        return iter(sorted(self._ask("the list of files", ask), key=lambda info: info.key))
-
     def upload(self, path: Path, key: str) -> None:
         """Put a file there, under another name until it is whole if the file system can rename."""
         check_key(key)
         open_file(path).close()  # whatever is wrong with it is told before the file system is asked
-        self._ask(key, lambda system, root: _put(system, str(path), _join(root, key)))
+        self._ask(key, lambda system: _put(system.files, str(path), system.path(key)))
 
     def delete(self, key: str) -> None:
         """Remove a file."""
         self.stat(key)
-        self._ask(key, lambda system, root: system.rm_file(_join(root, key)))
+        self._ask(key, lambda system: system.files.rm_file(system.path(key)))
 
     def _shown(self, key: str = "") -> str:
         return f"{shown_url(self.url).rstrip('/')}/{key}"
 
-    def _system(self) -> tuple[Any, str]:
-        """Return the file system and the path that it has for our root; fsspec keeps one per thread and process."""
-        core = require("fsspec.core", extra="fsspec", purpose=f"opening {self._shown()}")
-        system, root = core.url_to_fs(self.url, **self.options)
-        system.invalidate_cache()  # a list that it remembers tells of files as they were
-        return system, root
+    @contextmanager
+    def _session(self, key: str) -> Iterator[System]:
+        """Lend the file system; fsspec keeps one per thread and process."""
+        with _translated(self._shown(key)):
+            core = require("fsspec.core", extra="fsspec", purpose=f"opening {self._shown()}")
+            files, root = core.url_to_fs(self.url, **self.options)
+            files.invalidate_cache()  # a list that it remembers tells of files as they were
+            yield System(files, root)
 
-    def _ask(self, key: str, action: Callable[[Any, str], T]) -> T:
-        def attempt() -> T:
-            with _translated(self._shown(key)):
-                return action(*self._system())
+    def _describe(self, session: System, key: str) -> ObjectInfo:
+        return describe(key, session.files.info(session.path(key)))
 
-        return retrying(attempt, self.retry, self.hooks, self._shown(key))
+    def _walk(self, session: System, prefix: str) -> Iterator[ObjectInfo]:
+        root = session.root
+        try:
+            found = session.files.find(root, detail=True)
+        except FileNotFoundError:
+            return  # the root need not exist before the first upload
+        keys = {path[len(root.rstrip("/")) + 1 :]: info for path, info in found.items() if path != root}
+        for key, info in keys.items():
+            if key.startswith(prefix):
+                yield replace(describe(key, info), etag=None)  # lists often tell less, or in another form
 
     @contextmanager
     def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
         """Read between two looks at what the file is: if they agree, the bytes are of that version."""
-        with _translated(self._shown(key)):
-            system, root = self._system()
-            path = _join(root, key)
-            before = describe(key, system.info(path))
+        with self._session(key) as system:
+            before = self._describe(system, key)
             end = min(span.end, before.num_bytes)
-            data = system.cat_file(path, start=span.begin, end=end) if span.begin < end else b""
-            system.invalidate_cache()
-            after = describe(key, system.info(path))
+            data = system.files.cat_file(system.path(key), start=span.begin, end=end) if span.begin < end else b""
+            system.files.invalidate_cache()
+            after = self._describe(system, key)
             if before != after:
                 raise StoreError(f"{self._shown(key)} changed while it was being read")
             yield ResponseBody(after, iter((data,) if data else ()))
@@ -162,10 +154,6 @@ def _open_store(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) 
 family = StoreFamily(open=_open_store, resolve=_resolve)
 
 
-def _join(root: str, key: str) -> str:
-    return f"{root.rstrip('/')}/{key}" if root else key
-
-
 def describe(key: str, info: Mapping[str, Any]) -> ObjectInfo:
     """Return what a file system told of a file."""
     if info.get("type") == "directory":
@@ -192,20 +180,15 @@ def _modified_ns(info: Mapping[str, Any]) -> int | None:
 
 
 def _put(system: Any, path: str, target: str) -> None:
-    folder, name = posixpath.split(target)
+    folder = posixpath.dirname(target)
     if folder:
         system.makedirs(folder, exist_ok=True)
     if not _renames(system):
         system.put_file(path, target)
         return
-    part = _join(folder, f".{name}.{secrets.token_hex(4)}{PART_SUFFIX}")
-    try:
+    with hidden_part(target, system.rm_file) as part:
         system.put_file(path, part)
         system.mv(part, target)
-    except BaseException:
-        with suppress(Exception):  # hidden names are never listed
-            system.rm_file(part)
-        raise
 
 
 def _renames(system: Any) -> bool:

@@ -28,14 +28,14 @@ from penstock.errors import (
     StoreTimeoutError,
 )
 from penstock.outside_text import Bounded
-from penstock.storage.base import ObjectInfo, StoreSettings, check_key, redacted, shown_url, whole_seconds
+from penstock.storage.base import ObjectInfo, StoreSettings, redacted, shown_url, whole_seconds
 from penstock.storage.object import untagged_version
 from penstock.storage.object_client import certificate_error
 from penstock.storage.options import read_certificates
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.ranges import RangeSupport
-from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import ReadsBodies, ResponseBody
+from penstock.storage.retry import RetryHooks, RetryPolicy
+from penstock.storage.streams import ReadsBodies, ResponseBody, cut_chunks
 from penstock.storage.url_names import QUERIES, join_url, real_path
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ connections: ConnectionPool[HttpConnection] = ConnectionPool(_MAX_CONNECTIONS)
 
 
 @dataclass(frozen=True)
-class HttpHeaderStore(ReadsBodies):
+class HttpHeaderStore(ReadsBodies[None]):
     """The files below a path of a web server that wants to see certain headers."""
 
     settings: StoreSettings
@@ -183,13 +183,7 @@ class HttpHeaderStore(ReadsBodies):
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
     ranges: RangeSupport = field(default_factory=RangeSupport, init=False, repr=False, compare=False)
 
-    def stat(self, key: str) -> ObjectInfo:
-        """Describe a file."""
-        check_key(key)
-        return retrying(lambda: self._look(key), self.retry, self.hooks, self._shown(key))
-
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Refuse: web servers have no lists."""
+    def _walk(self, _session: None, prefix: str) -> NoReturn:
         raise RequestRefusedError(f"{self._shown(prefix)} cannot be listed: {NO_LIST}")
 
     def upload(self, path: Path, key: str) -> None:  # noqa: ARG002
@@ -207,10 +201,11 @@ class HttpHeaderStore(ReadsBodies):
     @contextmanager
     def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
         if len(span) == 0:
-            yield ResponseBody(self._look(key), iter(()))
+            with self._session(key):
+                yield ResponseBody(self._describe(None, key), iter(()))
             return
         wanted = {"Range": f"bytes={span.begin}-{span.end - 1}"}
-        with self._translated(key), self._ask("GET", key, wanted) as answer:
+        with self._session(key), self._request("GET", key, wanted) as answer:
             if answer.status != 416:
                 self._check(key, answer)
                 info, begin = _describe(key, answer)
@@ -222,25 +217,24 @@ class HttpHeaderStore(ReadsBodies):
                 yield ResponseBody(info, _chunks(answer, span.begin - begin, len(span)))
                 return
             answer.read(_LONGEST_ANSWER)
-        yield ResponseBody(self._look(key), iter(()))  # the file ends before the range begins
+        with self._session(key):
+            yield ResponseBody(self._describe(None, key), iter(()))  # the file ends before the range begins
 
-    def _look(self, key: str) -> ObjectInfo:
-        """Return what a file is. A signed query is good for reading alone: then its first byte is asked for."""
-        if self._signed_target(key) is not None:
-            with self._translated(key), self._ask("GET", key, {"Range": "bytes=0-0"}) as answer:
-                is_empty = answer.status == 416  # it has no first byte
-                if not is_empty:
-                    self._check(key, answer)
-                info = ObjectInfo(key, 0) if is_empty else _describe(key, answer)[0]
+    def _describe(self, _session: None, key: str) -> ObjectInfo:
+        """Ask what a file is. A signed query is good for reading alone: then its first byte is asked for."""
+        is_signed = self._signed_target(key) is not None
+        wanted = {"Range": "bytes=0-0"} if is_signed else {}
+        with self._request("GET" if is_signed else "HEAD", key, wanted) as answer:
+            if is_signed and answer.status == 416:  # it has no first byte
                 answer.read(_LONGEST_ANSWER)
-                return info
-        with self._translated(key), self._ask("HEAD", key, {}) as answer:
+                return ObjectInfo(key, 0)
             self._check(key, answer)
-            answer.read()
-            return _describe(key, answer)[0]
+            info = _describe(key, answer)[0]
+            answer.read(_LONGEST_ANSWER if is_signed else None)
+            return info
 
     @contextmanager
-    def _ask(self, method: str, key: str, wanted: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
+    def _request(self, method: str, key: str, wanted: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
         """Ask, and go where the server sends us; whoever else answers there does not see the user's headers."""
         url, stall_s = self._url(key), self.retry.stall_s
         for _ in range(_MOST_REDIRECTS):
@@ -265,7 +259,7 @@ class HttpHeaderStore(ReadsBodies):
         raise _refusal(self._shown(key), answer.status, answer.headers.get("Retry-After") or "")
 
     @contextmanager
-    def _translated(self, key: str) -> Iterator[None]:
+    def _session(self, key: str) -> Iterator[None]:
         try:
             yield
         except PenstockError:
@@ -277,7 +271,7 @@ class HttpHeaderStore(ReadsBodies):
         except (OSError, http.client.HTTPException) as error:
             raise StoreError(f"{self._shown(key)}: {redacted(str(error)) or type(error).__name__}") from error
 
-    def _shown(self, key: str) -> str:
+    def _shown(self, key: str = "") -> str:
         return join_url(shown_url(self.settings.url), key)
 
     @property
@@ -344,11 +338,6 @@ def _describe(key: str, answer: http.client.HTTPResponse) -> tuple[ObjectInfo, i
 
 def _chunks(answer: http.client.HTTPResponse, skip: int, wanted: int) -> Iterator[bytes]:
     """Yield the bytes of a range, also from a server that sends the whole file whatever it is asked for."""
-    while wanted and (chunk := answer.read1(_CHUNK_BYTES)):
-        kept = chunk[skip : skip + wanted]
-        skip = max(0, skip - len(chunk))
-        wanted -= len(kept)
-        if kept:
-            yield kept
+    yield from cut_chunks(iter(lambda: answer.read1(_CHUNK_BYTES), b""), skip, wanted)
     if not answer.length:
         answer.read()  # it has all been read, and now it knows

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from penstock.errors import (
@@ -27,12 +27,12 @@ from penstock.outside_text import Bounded
 from penstock.processes import PerProcess
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, redacted
 from penstock.storage.hub_location import HubLocation, location_of, resolve_hub
-from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import ReadsBodies, ResponseBody
+from penstock.storage.retry import RetryHooks, RetryPolicy
+from penstock.storage.streams import ReadsBodies, ResponseBody, cut_chunks, total_bytes
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -40,10 +40,8 @@ if TYPE_CHECKING:
     from penstock.storage.streams import OpenBody
     from penstock.types import Span
 
-T = TypeVar("T")
-
-_TOTAL = Bounded(r"bytes (?:\d+-\d+|\*)/(\d+)", 64)
-
+_PASSING = {408, 409, 412, 425, 429}  # 409 and 412: another commit came first
+_RESET_S = Bounded(r"\bt=(\d+)", 1024)  # of a RateLimit header: "api";r=0;t=55
 # Which commit a branch was when this process first asked, moved on by what this process itself commits.
 _commits: dict[HubLocation, str] = {}
 _lock = PerProcess(threading.Lock)  # guards that table
@@ -51,7 +49,7 @@ _writing = PerProcess(threading.Lock)  # puts commits in a row: the Hub would re
 
 
 @dataclass(frozen=True, slots=True)
-class HubStore(ReadsBodies):
+class HubStore(ReadsBodies[None]):
     """The files below a folder of a repository, as they were in one commit, or of a bucket, as they are.
 
     A branch is looked up once: a process reads one commit however often the branch moves on, except by its own
@@ -69,13 +67,16 @@ class HubStore(ReadsBodies):
             return self.location.revision
         with _lock.get():
             if self._branch not in _commits:
-                _commits[self._branch] = self._ask("its revision", self._find_commit)
+                _commits[self._branch] = self._ask("", lambda _: self._find_commit(), "its revision")
             return _commits[self._branch]
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
-        commit, path = self.commit(), self.location.path(check_key(key))
-        return self._ask(key, lambda: self._head(key, self.location.file_url(path, commit)))
+        self.commit()  # which is asked for with a patience of its own
+        return ReadsBodies.stat(self, key)
+
+    def _describe(self, _session: None, key: str) -> ObjectInfo:
+        return self._head(key, self.location.file_url(self.location.path(key), self.commit()))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the files whose paths below the folder begin with a prefix, sorted."""
@@ -85,7 +86,7 @@ class HubStore(ReadsBodies):
         url = f"{self.location.endpoint}/api/{self.location.kind}s/{'/'.join(filter(None, parts))}?recursive=true"
         try:
             while url:
-                page, url = self._ask("the list of files", partial(self._read_page, url))
+                page, url = self._ask("", partial(self._read_page, url), "the list of files")
                 found += [info for info in page if info.key.startswith(prefix)]
         except BucketNotFoundError:
             raise
@@ -98,44 +99,37 @@ class HubStore(ReadsBodies):
         target = self.location.path(check_key(key))
         open_file(path).close()  # whatever is wrong with it is told before the Hub is asked
         if self.location.is_bucket:
-            self._ask(key, lambda: self._change_bucket(key, add=[(str(path), target)]))
+            self._ask(key, lambda _: self._change_bucket(add=[(str(path), target)]))
         else:
-            self._ask(key, lambda: self._commit_file(key, path, target))
+            self._ask(key, lambda _: self._commit_file(key, path, target))
 
     def delete(self, key: str) -> None:
         """Remove a file, as one commit."""
         target = self.location.path(check_key(key))
         self.stat(key)
         if self.location.is_bucket:
-            self._ask(key, lambda: self._change_bucket(key, delete=[target]))
+            self._ask(key, lambda _: self._change_bucket(delete=[target]))
         else:
             operation = _hub().CommitOperationDelete(path_in_repo=target)
-            self._ask(key, lambda: self._commit(key, [operation], f"Delete {target}"))
+            self._ask(key, lambda _: self._commit(key, [operation], f"Delete {target}"))
 
     def full_name(self, name: str) -> str:
         """Return the name of a dataset with its organization, whom the Hub knows, where it was given without."""
 
-        def ask() -> str:
-            with translated_errors(name):
-                return str(self._api().dataset_info(name, timeout=self.retry.stall_s).id)
-
-        return self._ask(name, ask)
+        return self._ask("", lambda _: str(self._api().dataset_info(name, timeout=self.retry.stall_s).id))
 
     def make_repo(self, *, private: bool) -> None:
         """Make the repository, if there is none."""
-        location = self.location
-
-        def make() -> None:
-            with translated_errors(str(location)):
-                self._api().create_repo(location.repo, repo_type=location.kind, private=private, exist_ok=True)
-
-        self._ask("its making", make)
+        repo, kind = self.location.repo, self.location.kind
+        self._ask(
+            "", lambda _: self._api().create_repo(repo, repo_type=kind, private=private, exist_ok=True), "its making"
+        )
 
     def change(self, files: Mapping[str, Path | bytes], deleted: Iterable[str], message: str) -> None:
         """Put and remove any number of files in one commit: readers see all of it or nothing."""
         hub = _hub()
 
-        def commit() -> None:  # operations keep what was sent, so each attempt makes its own
+        def commit(_: None) -> None:  # operations keep what was sent, so each attempt makes its own
             puts = [
                 hub.CommitOperationAdd(
                     path_in_repo=self.location.path(check_key(key)),
@@ -147,14 +141,17 @@ class HubStore(ReadsBodies):
             self._commit("", [*puts, *removes], message)
 
         deleted = list(deleted)
-        self._ask("a commit", commit)
+        self._ask("", commit, "a commit")
 
     @property
     def _branch(self) -> HubLocation:
         return replace(self.location, root="", token=None)
 
-    def _ask(self, what: str, action: Callable[[], T]) -> T:
-        return retrying(action, self.retry, self.hooks, f"{self.location}: {what}")
+    def _shown(self, key: str = "") -> str:
+        return f"{self.location}/{key}" if key else str(self.location)
+
+    def _session(self, key: str) -> AbstractContextManager[None]:
+        return translated_errors(self._shown(key))
 
     def _api(self) -> Any:
         _limit_silence(self.retry.stall_s)
@@ -162,29 +159,26 @@ class HubStore(ReadsBodies):
 
     def _find_commit(self) -> str:
         location = self.location
-        with translated_errors(str(location)):
-            info = self._api().repo_info(
-                location.repo, revision=location.revision, repo_type=location.kind, timeout=self.retry.stall_s
-            )
+        info = self._api().repo_info(
+            location.repo, revision=location.revision, repo_type=location.kind, timeout=self.retry.stall_s
+        )
         return str(info.sha)
 
-    def _read_page(self, url: str) -> tuple[builtins.list[ObjectInfo], str]:
+    def _read_page(self, url: str, _session: None) -> tuple[builtins.list[ObjectInfo], str]:
         """Read a page of a list, and where the next one is; the client's own list tries again for 23 s each time."""
-        with translated_errors(str(self.location)):
-            headers = _utils().build_hf_headers(token=self.location.token or False, library_name="penstock")
-            answer = _utils().get_session().get(url, headers=headers, timeout=self.retry.stall_s)
-            _utils().hf_raise_for_status(answer)
-            files = [each for each in answer.json() if each["type"] == "file"]
-            found = [(self.location.key(each["path"]), each) for each in files]
-            page = [_describe(key, each) for key, each in found if key is not None]
-            return page, answer.links.get("next", {}).get("url", "")
+        headers = _utils().build_hf_headers(token=self.location.token or False, library_name="penstock")
+        answer = _utils().get_session().get(url, headers=headers, timeout=self.retry.stall_s)
+        _utils().hf_raise_for_status(answer)
+        files = [each for each in answer.json() if each["type"] == "file"]
+        found = [(self.location.key(each["path"]), each) for each in files]
+        page = [_describe(key, each) for key, each in found if key is not None]
+        return page, answer.links.get("next", {}).get("url", "")
 
     def _head(self, key: str, url: str) -> ObjectInfo:
         """Ask what a file is; the Hub answers that itself, without sending us on to where the bytes are."""
-        with translated_errors(f"{self.location}/{key}"):
-            found = _hub().get_hf_file_metadata(
-                url, token=self.location.token or False, timeout=self.retry.stall_s, endpoint=self.location.endpoint
-            )
+        found = _hub().get_hf_file_metadata(
+            url, token=self.location.token or False, timeout=self.retry.stall_s, endpoint=self.location.endpoint
+        )
         if found.size is None:
             raise StoreError(f"{self.location}/{key}: the Hub did not tell the size of the file")
         return ObjectInfo(key, found.size, found.etag)
@@ -195,15 +189,14 @@ class HubStore(ReadsBodies):
     @contextmanager
     def _open(self, key: str, span: Span, commit: str = "") -> Iterator[ResponseBody]:
         url = self.location.file_url(self.location.path(key), commit)
-        if len(span) == 0:
-            yield ResponseBody(self._head(key, url), iter(()))
-            return
-        with translated_errors(f"{self.location}/{key}"), self._get(url, span) as response:
-            if response.status_code == 416:  # the file ends before the range begins
+        with self._session(key), nullcontext() if len(span) == 0 else self._get(url, span) as response:
+            if response is None or response.status_code == 416:  # the file ends before the range begins
                 yield ResponseBody(self._head(key, url), iter(()))
                 return
             _utils().hf_raise_for_status(response)
-            yield ResponseBody(_describe_answer(key, response), _chunks(response, span))
+            skip = 0 if response.status_code == 206 else span.begin
+            # As they come: gathered to larger ones they would be lost with the connection.
+            yield ResponseBody(_describe_answer(key, response), cut_chunks(response.iter_bytes(), skip, len(span)))
 
     def _get(self, url: str, span: Span) -> AbstractContextManager[Any]:
         request: AbstractContextManager[Any] = _utils().get_session().stream("GET", url, **self._options(span))
@@ -226,7 +219,7 @@ class HubStore(ReadsBodies):
         if not len(span):
             raise StoreError(f"{self.location}/{key}: there is no asynchronous call for what a file is")
         data = bytearray()
-        with translated_errors(f"{self.location}/{key}"):
+        with self._session(key):
             async with session.stream("GET", url, **self._options(span)) as response:
                 if response.status_code != 206:  # why is said to whoever asks with patience
                     raise StoreError(f"{self.location}/{key}: the Hub answered {response.status_code}")
@@ -242,27 +235,25 @@ class HubStore(ReadsBodies):
     def _commit_file(self, key: str, path: Path, target: str) -> None:
         """Send the bytes, many files at a time if many threads do so; then make the commit, one at a time."""
         location = self.location
-        with translated_errors(f"{location}/{key}"):
-            operation = _hub().CommitOperationAdd(path_in_repo=target, path_or_fileobj=str(path))
-            self._api().preupload_lfs_files(
-                location.repo, [operation], repo_type=location.kind, revision=location.revision, free_memory=False
-            )
+        operation = _hub().CommitOperationAdd(path_in_repo=target, path_or_fileobj=str(path))
+        self._api().preupload_lfs_files(
+            location.repo, [operation], repo_type=location.kind, revision=location.revision, free_memory=False
+        )
         self._commit(key, [operation], f"Upload {target}")
 
     def _commit(self, key: str, operations: builtins.list[Any], message: str) -> None:
         location = self.location
         if location.is_commit:
             raise RequestRefusedError(f"{location}/{key}: a commit cannot be changed: write to a branch")
-        with translated_errors(f"{location}/{key}"), _writing.get():
+        with _writing.get():
             done = self._api().create_commit(
                 location.repo, operations, commit_message=message, repo_type=location.kind, revision=location.revision
             )
             with _lock.get():
                 _commits[self._branch] = done.oid
 
-    def _change_bucket(self, key: str, **changes: Any) -> None:
-        with translated_errors(f"{self.location}/{key}"):
-            _buckets(self._api()).batch_bucket_files(self.location.repo, **changes)
+    def _change_bucket(self, **changes: Any) -> None:
+        _buckets(self._api()).batch_bucket_files(self.location.repo, **changes)
 
 
 family = StoreFamily(
@@ -305,29 +296,11 @@ def _describe_answer(key: str, response: Any) -> ObjectInfo:
     answers = [*response.history, response]
     linked = next((it.headers["X-Linked-Etag"] for it in answers if "X-Linked-Etag" in it.headers), None)
     etag = linked or response.headers.get("ETag")
-    total = _TOTAL.fullmatch(response.headers.get("Content-Range", ""))
-    num_bytes = total.group(1) if total else response.headers.get("Content-Length")
+    total = total_bytes(response.headers.get("Content-Range"))
+    num_bytes = response.headers.get("Content-Length") if total is None else total
     if num_bytes is None:
         raise StoreError(f"{key}: the server did not tell the size of the file")
     return ObjectInfo(key, int(num_bytes), etag.removeprefix("W/").strip('"') if etag else None)
-
-
-def _chunks(response: Any, span: Span) -> Iterator[bytes]:
-    """Yield the bytes of a range, also from a server that sends the whole file whatever it is asked for."""
-    skip = 0 if response.status_code == 206 else span.begin
-    left = len(span)
-    for chunk in response.iter_bytes():  # as they come: gathered to larger ones they would be lost with the connection
-        wanted = chunk[skip : skip + left]
-        skip = max(0, skip - len(chunk))
-        left -= len(wanted)
-        if wanted:
-            yield wanted
-        if left == 0:
-            return
-
-
-_PASSING = {408, 409, 412, 425, 429}  # 409 and 412: another commit came first
-_RESET_S = Bounded(r"\bt=(\d+)", 1024)  # of a RateLimit header: "api";r=0;t=55
 
 
 def http_library() -> Any:

@@ -29,9 +29,9 @@ from penstock.storage.object_client import (
     name_of,
     translated_errors,
 )
-from penstock.storage.ranges import RangeSupport
+from penstock.storage.ranges import PIECE_BYTES, RangeSupport
 from penstock.storage.retry import Attempts, Gate, RetryHooks, RetryPolicy
-from penstock.storage.streams import PIECE_BYTES, download_pieces, read_pieces
+from penstock.storage.streams import download_pieces, read_pieces
 from penstock.storage.url_names import join_url
 from penstock.types import Span
 

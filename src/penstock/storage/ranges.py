@@ -1,4 +1,4 @@
-"""Many ranges of one object with few requests."""
+"""Ranges of objects: cut into pieces, joined, and laid together so that few requests bring many."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from typing_extensions import Buffer
 
     from penstock.types import Place
 
+PIECE_BYTES = 8 << 20
 # A gap of this size costs about as much as a request of its own: some ten milliseconds at 25 MB/s per connection.
 DEFAULT_GAP_BYTES = 256 << 10
 # What is read in vain may come again with the whole object: it is little of what lies between the first and the last.
@@ -30,6 +31,23 @@ class RangeSupport:
     """Whether a server sends ranges of its objects; others send whole objects, whatever they are asked for."""
 
     are_sent: bool = True  # until it is seen that they are not
+
+
+def cut_span(span: Span, piece_bytes: int = PIECE_BYTES) -> list[Span]:
+    """Cut a span in pieces of equal length, up to the last."""
+    begins = range(span.begin, span.end, piece_bytes)
+    return [Span(begin, min(begin + piece_bytes, span.end)) for begin in begins]
+
+
+def join_spans(spans: Iterable[Span]) -> list[Span]:
+    """Join spans that touch or overlap, and sort them."""
+    joined: list[Span] = []
+    for span in sorted(spans, key=lambda span: span.begin):
+        if joined and span.begin <= joined[-1].end:
+            joined[-1] = Span(joined[-1].begin, max(joined[-1].end, span.end))
+        else:
+            joined.append(span)
+    return joined
 
 
 def fitting_gap(spans: Sequence[Span]) -> int:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import getpass
 import posixpath
-import secrets
 import socket
 import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import (
@@ -25,21 +24,23 @@ from penstock.errors import (
     StoreTimeoutError,
 )
 from penstock.extras import require
-from penstock.files import PART_SUFFIX, open_file, os_errors
+from penstock.files import open_file
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url, split_url, whole_seconds
 from penstock.storage.options import first_set, take_options, without_none
 from penstock.storage.pool import ConnectionPool
-from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import ReadsBodies, ResponseBody
+from penstock.storage.retry import RetryHooks, RetryPolicy
+from penstock.storage.streams import ReadsBodies, ResponseBody, hidden_part
 from penstock.storage.url_names import unescaped
 
 if TYPE_CHECKING:
-    import builtins
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from typing import BinaryIO
 
     from penstock.types import Span
 
+_WINDOW_BYTES = 8 << 20  # asked for at once; as much is in memory
+_CHUNK_BYTES = 1 << 20
+_MAX_CONNECTIONS = 8  # sshd refuses some of more than ten that log in at the same time
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 # The first name that is set wins. The COMPOSER_ ones are those of MosaicML's libraries.
@@ -253,13 +254,6 @@ def _agent_keys(paramiko: Any, login: SftpLogin, patience_s: float) -> Iterator[
         yield keys
 
 
-T = TypeVar("T")
-
-_WINDOW_BYTES = 8 << 20  # asked for at once; as much is in memory
-_CHUNK_BYTES = 1 << 20
-_MAX_CONNECTIONS = 8  # sshd refuses some of more than ten that log in at the same time
-
-
 class SftpConnection:
     """One SSH connection with one SFTP session on it."""
 
@@ -285,7 +279,7 @@ connections: ConnectionPool[SftpConnection] = ConnectionPool(_MAX_CONNECTIONS)
 
 
 @dataclass(frozen=True, slots=True)
-class SftpStore(ReadsBodies):
+class SftpStore(ReadsBodies[Any]):
     """The files below a folder of a server.
 
     SFTP tells the time of a change in whole seconds: of two files of one size, written in one second, it cannot say
@@ -299,57 +293,26 @@ class SftpStore(ReadsBodies):
 
     def upload(self, path: Path, key: str) -> None:
         """Copy a file to the server, under another name until it is whole."""
-        target = self._path(key)
 
-        def put() -> None:
-            with os_errors(path), open_file(path) as file, self._session(target) as sftp:
-                _put(sftp, file, target)
+        def put(sftp: Any) -> None:
+            with open_file(path) as file:
+                _put(sftp, file, self._path(key))
 
         self._ask(key, put)
 
-    def stat(self, key: str) -> ObjectInfo:
-        """Describe a file."""
-        path = self._path(key)
-
-        def ask() -> ObjectInfo:
-            with self._session(path) as sftp:
-                return _describe(key, self._url(path), sftp.stat(path))
-
-        return self._ask(key, ask)
-
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """List the files whose paths below the folder begin with a prefix, sorted."""
-
-        def ask() -> builtins.list[ObjectInfo]:
-            with self._session(self.root) as sftp:
-                return [info for info in _walk(sftp, self.root) if info.key.startswith(prefix)]
-
-        return iter(sorted(self._ask("the list of files", ask), key=lambda info: info.key))
-
     def delete(self, key: str) -> None:
         """Remove a file."""
-        path = self._path(key)
-
-        def ask() -> None:
-            with self._session(path) as sftp:
-                sftp.remove(path)
-
-        self._ask(key, ask)
-
-    def _ask(self, what: str, action: Callable[[], T]) -> T:
-        return retrying(action, self.retry, self.hooks, f"{self._url(self.root)}: {what}")
+        self._ask(key, lambda sftp: sftp.remove(self._path(key)))
 
     def _path(self, key: str) -> str:
         return posixpath.join(self.root, check_key(key))
 
-    def _url(self, path: str) -> str:
-        return f"{self.login.url}{path}"
+    def _shown(self, key: str = "") -> str:
+        return f"{self.login.url}{posixpath.join(self.root, key) if key else self.root}"
 
     @contextmanager
-    def _session(self, path: str) -> Iterator[Any]:
-        """Lend an SFTP session; what goes wrong with `path` becomes an error of ours."""
-        url = self._url(path)
-        patience_s = self.retry.stall_s
+    def _session(self, key: str) -> Iterator[Any]:
+        url, patience_s = self._shown(key), self.retry.stall_s
         with (
             _connection_errors(url),
             connections.lease(
@@ -360,11 +323,16 @@ class SftpStore(ReadsBodies):
             connection.sftp.get_channel().settimeout(patience_s)
             yield connection.sftp
 
+    def _describe(self, session: Any, key: str) -> ObjectInfo:
+        return _describe(key, self._shown(key), session.stat(self._path(key)))
+
+    def _walk(self, session: Any, prefix: str) -> Iterator[ObjectInfo]:  # noqa: ARG002
+        return _walk(session, self.root)
+
     @contextmanager
     def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
-        path = self._path(key)
-        with self._session(path) as sftp, sftp.open(path, "rb") as file:
-            info = _describe(key, self._url(path), file.stat())
+        with self._session(key) as sftp, sftp.open(self._path(key), "rb") as file:
+            info = _describe(key, self._shown(key), file.stat())
             yield ResponseBody(info, _chunks(file, span.begin, min(span.end, info.num_bytes)))
 
 
@@ -375,16 +343,10 @@ family = StoreFamily(
 
 
 def _put(sftp: Any, file: BinaryIO, target: str) -> None:
-    folder, name = posixpath.split(target)
-    part = posixpath.join(folder, f".{name}.{secrets.token_hex(4)}{PART_SUFFIX}")
-    _make_folders(sftp, folder)
-    try:
+    _make_folders(sftp, posixpath.dirname(target))
+    with hidden_part(target, sftp.remove) as part:
         sftp.putfo(file, part)  # compares the sizes when it is done
         _replace(sftp, part, target)
-    except BaseException:
-        with suppress(Exception):  # the connection may be what failed; hidden names are never listed
-            sftp.remove(part)
-        raise
 
 
 def _chunks(file: Any, begin: int, end: int) -> Iterator[bytes]:
@@ -433,7 +395,7 @@ def _walk(sftp: Any, root: str) -> Iterator[ObjectInfo]:
                 entry = _follow(sftp, posixpath.join(root, key)) or entry
             if stat.S_ISDIR(entry.st_mode):
                 folders.append(key)
-            elif stat.S_ISREG(entry.st_mode) and not key.endswith(PART_SUFFIX):
+            elif stat.S_ISREG(entry.st_mode):
                 yield _describe(key, key, entry)
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import secrets
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from penstock.errors import RequestRefusedError, StoreError
-from penstock.files import atomic_write, os_errors
+from penstock.files import PART_SUFFIX, atomic_write, os_errors
+from penstock.outside_text import Bounded
 from penstock.storage.base import check_key, check_version
-from penstock.storage.retry import Attempts
+from penstock.storage.ranges import PIECE_BYTES, cut_span
+from penstock.storage.retry import Attempts, retrying
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -24,8 +29,10 @@ if TYPE_CHECKING:
     from penstock.storage.base import ObjectInfo
     from penstock.storage.retry import RetryHooks, RetryPolicy
 
-PIECE_BYTES = 8 << 20
 _PARALLEL = 8
+_TOTAL = Bounded(r"bytes (?:\d+-\d+|\*)/(\d+)", 64)
+T = TypeVar("T")
+SessionT = TypeVar("SessionT")
 
 
 class PieceReader(Protocol):
@@ -38,23 +45,6 @@ class PieceReader(Protocol):
     def read_first(self, key: str, limit: int) -> tuple[Buffer, ObjectInfo]:
         """Return the first bytes of an object, and what it is."""
         ...
-
-
-def cut_span(span: Span, piece_bytes: int = PIECE_BYTES) -> list[Span]:
-    """Cut a span in pieces of equal length, up to the last."""
-    begins = range(span.begin, span.end, piece_bytes)
-    return [Span(begin, min(begin + piece_bytes, span.end)) for begin in begins]
-
-
-def join_spans(spans: Iterable[Span]) -> list[Span]:
-    """Join spans that touch or overlap, and sort them."""
-    joined: list[Span] = []
-    for span in sorted(spans, key=lambda span: span.begin):
-        if joined and span.begin <= joined[-1].end:
-            joined[-1] = Span(joined[-1].begin, max(joined[-1].end, span.end))
-        else:
-            joined.append(span)
-    return joined
 
 
 def read_pieces(store: PieceReader, key: str, span: Span | None) -> Buffer:
@@ -130,8 +120,8 @@ class ResponseBody:
 OpenBody: TypeAlias = "Callable[[str, Span], AbstractContextManager[ResponseBody]]"
 
 
-class ReadsBodies(ABC):
-    """The reading half of a store whose objects are opened and read as they arrive."""
+class ReadsBodies(ABC, Generic[SessionT]):
+    """A store whose objects are opened and read as they arrive: a subclass asks once, and here it is asked again."""
 
     __slots__ = ()
 
@@ -143,8 +133,44 @@ class ReadsBodies(ABC):
         return type(self), tuple(getattr(self, name) for name in self.__match_args__ if name != "hooks")
 
     @abstractmethod
+    def _shown(self, key: str = "") -> str:
+        """Return how messages name an object, or the root."""
+
+    @abstractmethod
+    def _session(self, key: str) -> AbstractContextManager[SessionT]:
+        """Lend what asks about an object. Only errors of ours come out of it, whatever goes wrong within."""
+
+    @abstractmethod
+    def _describe(self, session: SessionT, key: str) -> ObjectInfo:
+        """Ask once what an object is."""
+
+    @abstractmethod
     def _open(self, key: str, span: Span) -> AbstractContextManager[ResponseBody]:
         """Ask for a range of an object once. Only errors of ours come out of it, also while the body is read."""
+
+    def _walk(self, session: SessionT, prefix: str) -> Iterable[ObjectInfo]:
+        """Ask once for all objects, but maybe those whose keys do not begin with a prefix."""
+        raise NotImplementedError
+
+    def _ask(self, key: str, action: Callable[[SessionT], T], what: str = "") -> T:
+        """Do something about an object, or about the root and what of it."""
+
+        def attempt() -> T:
+            with self._session(key) as session:
+                return action(session)
+
+        return retrying(attempt, self.retry, self.hooks, f"{self._shown(key)}: {what}" if what else self._shown(key))
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Describe an object."""
+        check_key(key)
+        return self._ask(key, lambda session: self._describe(session, key))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """List the objects whose keys begin with a prefix, sorted by key; not what uploads have not brought whole."""
+        found = self._ask("", lambda session: list(self._walk(session, prefix)), "the list of files")
+        keys = {info.key: info for info in found if not info.key.endswith(PART_SUFFIX)}
+        return (keys[key] for key in sorted(keys) if key.startswith(prefix))
 
     def _opener(self) -> OpenBody:
         """Return what opens ranges of one version of the store."""
@@ -188,3 +214,34 @@ class ReadsBodies(ABC):
                     return data, body.info
             except StoreError as error:
                 attempts.failed(error)
+
+
+@contextmanager
+def hidden_part(target: str, remove: Callable[[str], object]) -> Iterator[str]:
+    """Yield a hidden name beside a target to upload to; what has come there is removed if the block fails."""
+    folder, name = posixpath.split(target)
+    part = posixpath.join(folder, f".{name}.{secrets.token_hex(4)}{PART_SUFFIX}")
+    try:
+        yield part
+    except BaseException:
+        with suppress(Exception):  # the connection may be what failed; hidden names are never listed
+            remove(part)
+        raise
+
+
+def cut_chunks(chunks: Iterable[bytes], skip: int, wanted: int) -> Iterator[bytes]:
+    """Yield the bytes of a range, also from a server that sends the whole file whatever it is asked for."""
+    for chunk in chunks:
+        kept = chunk[skip : skip + wanted]
+        skip = max(0, skip - len(chunk))
+        wanted -= len(kept)
+        if kept:
+            yield kept
+        if not wanted:
+            return
+
+
+def total_bytes(content_range: str | None) -> int | None:
+    """Return the size of the whole file that the header of a partial answer tells."""
+    found = _TOTAL.fullmatch(content_range or "")
+    return int(found.group(1)) if found else None
