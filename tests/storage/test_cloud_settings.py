@@ -53,7 +53,7 @@ def test_google_files(tmp_path: Path) -> None:
         resolve_gcs("gs://bucket", {"token": str(other)}, NOWHERE)
     with pytest.raises(ConfigError, match="as a Google credentials file"):
         resolve_gcs("gs://bucket", {"token": str(tmp_path / "missing")}, NOWHERE)
-    with pytest.raises(ConfigError, match="only one of the GCS key and secret"):
+    with pytest.raises(ConfigError, match="only one of the GCS access key"):
         resolve_gcs("gs://bucket", {}, {**NOWHERE, "GCS_KEY": "k"})
 
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from penstock.errors import AccessDeniedError, ConfigError, ObjectNotFoundError, RequestRefusedError
 from penstock.storage.base import Store, open_store, resolve_store
-from penstock.storage.http_headers import HttpHeaderStore
+from penstock.storage.http import HttpHeaderStore
 from penstock.testing.stores import LargeObjectContract, StoreReadContract
 from penstock.types import Span
 

@@ -11,7 +11,7 @@ from tests.servers.script import Answer, Request, ScriptedServer, run_script, wh
 
 from penstock.errors import ConfigError, RequestRefusedError
 from penstock.storage.base import open_store, resolve_store
-from penstock.storage.http_headers import Network, redirect_target
+from penstock.storage.http import Network, redirect_target
 from penstock.storage.retry import RetryPolicy
 from penstock.types import Span
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,17 @@ def open_proxied(
     if url_scheme(url) in _NEAR:
         return open_store(settings, retry=retry)
     return ProxiedStore(settings, retry or RetryPolicy())
+
+
+@contextmanager
+def lend_proxied(url: str, options: Mapping[str, Any] | None = None) -> Iterator[Store]:
+    """Lend the store of a URL, whose connection is closed afterwards."""
+    store = open_proxied(url, options)
+    try:
+        yield store
+    finally:
+        if isinstance(store, ProxiedStore):
+            store.close()
 
 
 def open_pinned(

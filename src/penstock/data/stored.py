@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cache.proxied import open_proxied
+from penstock.cache.proxied import lend_proxied
 from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
 from penstock.reading.local_folder import read_local_index
@@ -42,13 +42,8 @@ class StoredDataset:
             folder = Path(url).expanduser() if url_scheme(url) is None else LocalStore.from_url(url).root
             yield cls(folder, str(folder))
             return
-        store = open_proxied(url, storage_options)
-        try:
+        with lend_proxied(url, storage_options) as store:
             yield cls(store, shown_url(url))
-        finally:
-            close = getattr(store, "close", None)
-            if close is not None:
-                close()
 
     def read_index(self) -> Index:
         """Read the index as it is now."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.cache.cache import Cache
-from penstock.cache.proxied import open_proxied
+from penstock.cache.proxied import lend_proxied
 from penstock.data.dataset import StreamingDataset
 from penstock.data.in_place.streams import FilesOfStream
 from penstock.data.open_streams import cached_stream
@@ -94,13 +94,8 @@ def lanes_of_pool(pool_size: int) -> int:
 
 
 def _read_metadata(settings: EpisodeSettings) -> LeRobotMetadata:
-    store = open_proxied(settings.place, settings.storage_options)
-    try:
+    with lend_proxied(settings.place, settings.storage_options) as store:
         return load_metadata(store, settings.place)
-    finally:
-        close = getattr(store, "close", None)
-        if close is not None:
-            close()
 
 
 def _choose_episodes(meta: LeRobotMetadata, settings: EpisodeSettings) -> Int64Array:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FetcherError
-from penstock.fetcher.store_handles import StoreHandle
-from penstock.storage.base import check_writable, open_store
+from penstock.storage.base import HasCommits, check_writable, open_store
 from penstock.storage.retry import RetryHooks
 from penstock.wire import messages
 
@@ -143,7 +142,7 @@ def _act(store: Store, call: messages.CallStore) -> tuple[messages.StoreAnswer, 
     elif call.action == "list":
         data = json.dumps([asdict(found) for found in store.list(call.key)]).encode()
     elif call.action == "revision":
-        data = (StoreHandle.revision_of(store) or "").encode()
+        data = (store.commit() if isinstance(store, HasCommits) else "").encode()
     elif call.action == "check":
         check_writable(store)
     elif call.action == "upload" and call.path is not None:

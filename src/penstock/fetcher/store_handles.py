@@ -8,7 +8,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.layout import place_of
-from penstock.storage.base import open_store, shown_url, url_scheme
+from penstock.storage.base import (
+    CopiesPieces,
+    HasCommits,
+    HasQueries,
+    LearnsRanges,
+    ReadsTogether,
+    open_store,
+    shown_url,
+    url_scheme,
+)
 from penstock.storage.retry import RetryPolicy
 from penstock.storage.url_names import join_url
 
@@ -35,33 +44,26 @@ class StoreHandle:
     @property
     def has_ranges(self) -> bool:
         """Whether parts of an object can be had without all that comes before them, as far as is known."""
-        ranges = getattr(self.store, "ranges", None)
-        return ranges is None or ranges.are_sent
+        return not isinstance(self.store, LearnsRanges) or self.store.ranges.are_sent
 
     @property
     def reads_together(self) -> bool:
         """Whether several ranges of an object can be had by one call."""
-        return self.has_ranges and getattr(self.store, "reads_together", False)
+        return self.has_ranges and isinstance(self.store, ReadsTogether) and self.store.reads_together
 
     @property
     def is_read_in_one(self) -> bool:
         """Whether an object is best read at once: its server sends no pieces, and what comes goes straight to disk."""
-        return not self.has_ranges and hasattr(self.store, "copy_piece")
+        return not self.has_ranges and isinstance(self.store, CopiesPieces)
 
     @property
     def has_queries(self) -> bool:
         """Whether files were named with queries of their own: a request for any other would be refused."""
-        return getattr(self.store, "has_queries", False)
+        return isinstance(self.store, HasQueries) and self.store.has_queries
 
     def revision(self) -> str | None:
         """Return the commit that is read, if the store keeps commits."""
-        return self.revision_of(self.store)
-
-    @staticmethod
-    def revision_of(store: Store) -> str | None:
-        """Return the commit that a store reads, if it keeps commits."""
-        commit = getattr(store, "commit", None)
-        return None if commit is None else str(commit())
+        return self.store.commit() if isinstance(self.store, HasCommits) else None
 
 
 @lru_cache(64)

@@ -35,7 +35,7 @@ from penstock.fetcher.unpacking import FormatUnpacker, place_spans
 from penstock.files import make_folders, os_errors
 from penstock.index.paths import resolve_inside
 from penstock.outside_text import Bounded
-from penstock.storage.base import check_version
+from penstock.storage.base import CopiesPieces, ReadsFirst, check_version
 from penstock.types import Span
 from penstock.units import format_bytes
 from penstock.wire.ahead import FIRST_BYTES
@@ -241,11 +241,10 @@ def learn_size(tools: Tools, job: Transfer) -> Beginning | None:
     handle, key = tools.handles.of(job.stream), part.raw.key
 
     def ask() -> tuple[ObjectInfo, Beginning | None]:
-        read_first = getattr(handle.store, "read_first", None)
-        if read_first is None:
+        if not isinstance(handle.store, ReadsFirst):
             return handle.store.stat(key), None
         ahead = None if tools.ahead is None or not item.is_index else tools.ahead.take(job.stream.store, key)
-        data, info = ahead or read_first(key, FIRST_BYTES)
+        data, info = ahead or handle.store.read_first(key, FIRST_BYTES)
         return info, Beginning(data, info)
 
     found: list[tuple[ObjectInfo, Beginning | None]] = tools.pool.wait([tools.pool.submit(job, 0, handle, key, ask)])
@@ -475,11 +474,11 @@ class Download:
 
     def _copy(self, file: StoredFile, piece: PlacedSpan, out: PartFile) -> ObjectInfo:
         span, place = piece
-        copy_piece = getattr(self.handle.store, "copy_piece", None)
-        if copy_piece is not None:  # what comes is handed over at once: it is in memory once, and not for long
-            info: ObjectInfo = copy_piece(file.key, span, None, lambda chunk, at: self._write(chunk, place + at, out))
+        store = self.handle.store
+        if isinstance(store, CopiesPieces):  # what comes is handed over at once: it is in memory once, and not for long
+            info = store.copy_piece(file.key, span, None, lambda chunk, at: self._write(chunk, place + at, out))
         else:
-            data, info = self.handle.store.read_piece(file.key, span, None)
+            data, info = store.read_piece(file.key, span, None)
             if memoryview(data).nbytes != len(span):
                 raise StoreError(
                     f"{self.handle.where(file.key)}: the store sent another number of bytes than the {len(span)}"

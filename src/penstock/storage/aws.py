@@ -14,11 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import AccessDeniedError, ConfigError
 from penstock.extras import require
-from penstock.storage.options import first_set, without_none
+from penstock.storage.options import first_set, key_pair, without_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from penstock.storage.base import StoreSettings
+    from penstock.storage.object_client import ClientTuning
+
+# Variables by which containers and pods name their role, and the client's settings for them.
+_ROLES = {
+    "AWS_WEB_IDENTITY_TOKEN_FILE": "web_identity_token_file",
+    "AWS_ROLE_ARN": "role_arn",
+    "AWS_ROLE_SESSION_NAME": "role_session_name",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "container_credentials_relative_uri",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI": "container_credentials_full_uri",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "container_authorization_token_file",
+    "AWS_ENDPOINT_URL_STS": "sts_endpoint",
+}
+_ROLE_SIGNS = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
 # What makes a profile more than a pair of keys.
 _BEYOND_KEYS = ("role_arn", "credential_process", "sso_session", "sso_start_url", "web_identity_token_file")
 
@@ -101,37 +119,18 @@ def _read(path: str) -> str:
         raise ConfigError(f"cannot read AWS profiles from {path}: {error.strerror}") from error
 
 
-# Variables by which containers and pods name their role, and the client's settings for them.
-_ROLES = {
-    "AWS_WEB_IDENTITY_TOKEN_FILE": "web_identity_token_file",
-    "AWS_ROLE_ARN": "role_arn",
-    "AWS_ROLE_SESSION_NAME": "role_session_name",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "container_credentials_relative_uri",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI": "container_credentials_full_uri",
-    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "container_authorization_token_file",
-    "AWS_ENDPOINT_URL_STS": "sts_endpoint",
-}
-_ROLE_SIGNS = (
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
-
-
 def find_credentials(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """Return what the client needs to sign its requests, or to leave them unsigned; JSON values only."""
     if options.get("anonymous"):
         return {"anonymous": True}
-    keys = _pair(
-        options.get("access_key_id"), options.get("secret_access_key"), options.get("session_token"), "the options"
-    )
-    if keys is not None:
+    keys = key_pair("AWS", options.get("access_key_id"), options.get("secret_access_key"), options.get("session_token"))
+    if keys:
         return keys
     if options.get("instance_credentials"):
         return {"role": {}}
     if "profile" not in options:
         found = _from_environment(environ)
-        if found is not None:
+        if found:
             return found
     profile = read_profile(options.get("profile"), environ)
     if profile.has_keys:
@@ -155,24 +154,12 @@ def credential_provider(options: Mapping[str, Any]) -> Callable[[], Any] | None:
     }
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any] | None:
-    keys = _pair(
-        first_set(environ, "AWS_ACCESS_KEY_ID"),
-        first_set(environ, "AWS_SECRET_ACCESS_KEY"),
-        first_set(environ, "AWS_SESSION_TOKEN"),
-        "the environment variables",
-    )
-    if keys is None and first_set(environ, *_ROLE_SIGNS):
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    keys = key_pair("AWS", *(first_set(environ, name) for name in names))
+    if not keys and first_set(environ, *_ROLE_SIGNS):
         return {"role": {ours: environ[name] for name, ours in _ROLES.items() if environ.get(name)}}
     return keys
-
-
-def _pair(key: str | None, secret: str | None, token: str | None, where: str) -> dict[str, Any] | None:
-    if key is None and secret is None:
-        return None
-    if key is None or secret is None:
-        raise ConfigError(f"{where} have only one of the AWS access key and secret key: set both or neither")
-    return without_none({"access_key_id": key, "secret_access_key": secret, "session_token": token})
 
 
 def _from_boto3(profile: Profile) -> dict[str, Any]:
@@ -213,3 +200,43 @@ def _boto3_provider(session: Any) -> Callable[[], Any]:
         raise AccessDeniedError(
             "boto3 no longer finds the AWS credentials that it found at first: log in again"
         ) from error
+
+
+# --- Clients --------------------------------------------------------------------------------------------------
+
+
+def connect_s3(
+    settings: StoreSettings,
+    tuning: ClientTuning,
+    bucket: str,
+    *,
+    endpoint: str | None = None,
+    region: str | None = None,
+) -> Any:
+    """Make the client of a bucket, at AWS or wherever the settings say."""
+    from obstore.store import S3Store
+
+    options = settings.options
+    region = region or options["region"]
+    endpoint = endpoint or options.get("endpoint") or _aws_endpoint(region)
+    headers = {"x-amz-acl": options["acl"]} if tuning.writes and options.get("acl") else {}
+    is_anonymous = bool(tuning.is_anonymous or options.get("anonymous"))
+    signing: Any = {}
+    if not is_anonymous:
+        provider = credential_provider(options)
+        signing = options["role"] if provider is None else {"credential_provider": provider}
+    return S3Store(
+        bucket,
+        # All is said that the client might else look up in the environment of whatever process this is.
+        endpoint=endpoint,
+        region=region,
+        skip_signature=is_anonymous,
+        request_payer=bool(options.get("requester_pays")),
+        virtual_hosted_style_request=bool(options.get("virtual_hosted")),
+        **tuning.config(endpoint, options, headers),
+        **signing,
+    )
+
+
+def _aws_endpoint(region: str) -> str:
+    return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"

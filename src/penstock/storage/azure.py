@@ -9,10 +9,11 @@ from penstock.errors import ConfigError
 from penstock.storage.base import shown_url
 from penstock.storage.object import Cloud, bucket_and_prefix, object_family
 from penstock.storage.options import (
+    CLOUD_NAMES,
     CONNECTION_NAMES,
-    connection_config,
     first_set,
     is_true,
+    option_names,
     resolve_connection,
     take_options,
     without_none,
@@ -24,28 +25,13 @@ if TYPE_CHECKING:
     from penstock.storage.base import StoreSettings
     from penstock.storage.object_client import ClientTuning
 
-_NAMES = {
-    "account_name": "account_name",
-    "account_key": "account_key",
-    "sas_token": "sas_key",
-    "sas_key": "sas_key",
-    "credential": "credential",
-    "connection_string": "connection_string",
-    "bearer_token": "token",
-    "token": "token",
-    "tenant_id": "tenant_id",
-    "client_id": "client_id",
-    "client_secret": "client_secret",
-    "anon": "anonymous",
-    "anonymous": "anonymous",
-    "skip_signature": "anonymous",
-    "endpoint": "endpoint",
-    "endpoint_url": "endpoint",
-    "account_url": "endpoint",
-    "use_azure_cli": "use_azure_cli",
-    "instance_credentials": "instance_credentials",
-    **CONNECTION_NAMES,
-}
+_NAMES = option_names(
+    "sas_key sas_token",
+    "token bearer_token",
+    "endpoint account_url",
+    *("account_name", "account_key", "credential", "connection_string", "tenant_id", "client_id", "client_secret"),
+    *("use_azure_cli", "instance_credentials", *CLOUD_NAMES),
+)
 _VARIABLES = {
     "account_name": ("AZURE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"),
     "account_key": (
@@ -141,7 +127,7 @@ def _place(settings: StoreSettings) -> tuple[str, str]:
     return container, prefix
 
 
-def connect_azure(settings: StoreSettings, tuning: ClientTuning) -> Any:
+def connect_azure(settings: StoreSettings, tuning: ClientTuning, container: str) -> Any:
     """Make the client of a container."""
     from obstore.store import AzureStore
 
@@ -151,13 +137,7 @@ def connect_azure(settings: StoreSettings, tuning: ClientTuning) -> Any:
     config: Any = {name: value for name, value in options.items() if name not in own}
     if tuning.is_anonymous or options.get("anonymous"):
         config = {"account_name": options["account_name"], "skip_signature": True}
-    return AzureStore(
-        _place(settings)[0],
-        endpoint=endpoint,
-        client_options=tuning.client_options(**connection_config(endpoint, options)),
-        retry_config=tuning.retry_config(),
-        **config,
-    )
+    return AzureStore(container, endpoint=endpoint, **tuning.config(endpoint, options), **config)
 
 
 family = object_family(Cloud(place=_place, connect=connect_azure), resolve_azure)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from penstock.errors import ConfigError, ObjectChangedError, StoreError, UnknownSchemeError, printable
@@ -15,7 +15,7 @@ from penstock.storage.options import own_options
 from penstock.storage.retry import RetryHooks, RetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -79,6 +79,80 @@ class Store(Protocol):
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is an `ObjectNotFoundError`."""
         ...
+
+
+# --- What only some stores do -------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class ReadsFirst(Protocol):
+    """A store that tells with the first bytes of an object what it is."""
+
+    def read_first(self, key: str, limit: int) -> tuple[Buffer, ObjectInfo]:
+        """Return the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
+        ...
+
+
+@runtime_checkable
+class CopiesPieces(Protocol):
+    """A store that hands bytes over as they come, so that they are in memory once."""
+
+    def copy_piece(self, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]) -> ObjectInfo:
+        """Hand over a range of an object, each part with its place in the range, and say what the object is."""
+        ...
+
+
+@dataclass(slots=True)
+class RangeSupport:
+    """Whether a server sends ranges of its objects; others send whole objects, whatever they are asked for."""
+
+    are_sent: bool = True  # until it is seen that they are not
+
+
+@runtime_checkable
+class LearnsRanges(Protocol):
+    """A store whose server may turn out to send whole objects only."""
+
+    ranges: RangeSupport
+
+
+@runtime_checkable
+class ReadsTogether(Protocol):
+    """A store that reads several small ranges of an object by one call, where `reads_together` says so."""
+
+    reads_together: bool
+
+    def read_ranges(self, key: str, spans: Sequence[Span]) -> Sequence[Buffer]:
+        """Return ranges of an object, without saying of which version they are."""
+        ...
+
+
+@runtime_checkable
+class HasQueries(Protocol):
+    """A store of which files may have been named with queries of their own: a request for any other is refused."""
+
+    has_queries: bool
+
+
+@runtime_checkable
+class HasCommits(Protocol):
+    """A store that keeps commits."""
+
+    def commit(self) -> str:
+        """Return the commit that is read."""
+        ...
+
+
+@runtime_checkable
+class ChecksWriting(Protocol):
+    """A store that knows before the first upload whether it can succeed."""
+
+    def check_writable(self) -> None:
+        """Raise if nothing can be stored here: a missing bucket, unknown keys, a store for reading only."""
+        ...
+
+
+# --- From a URL to its store --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +294,9 @@ def open_store(url: str | StoreSettings, *, retry: RetryPolicy | None = None, ho
 
 
 def check_writable(store: Store) -> None:
-    """Raise before the first upload if it cannot succeed: a missing bucket, unknown keys, a store for reading only."""
-    check = getattr(store, "check_writable", None)
-    if check is not None:
-        check()
+    """Raise before the first upload if it cannot succeed, as far as the store can tell."""
+    if isinstance(store, ChecksWriting):
+        store.check_writable()
 
 
 def _family(url: str) -> StoreFamily:

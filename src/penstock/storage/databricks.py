@@ -28,7 +28,7 @@ from penstock.extras import require
 from penstock.files import open_file
 from penstock.processes import PerProcess
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, redacted, safe_cause, shown_url, whole_seconds
-from penstock.storage.options import take_options
+from penstock.storage.options import option_names, take_options
 from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.storage.streams import ReadsBodies, ResponseBody, hidden_part, total_bytes
 
@@ -333,7 +333,7 @@ def resolve_databricks(url: str, options: Mapping[str, Any], environ: Mapping[st
     They are not mixed: the SDK refuses a token of the environment beside a client of the options.
     """
     root_of(url)
-    taken = take_options("dbfs", options, {name: name for name in _ENVIRONMENT})
+    taken = take_options("dbfs", options, option_names(*_ENVIRONMENT))
     if taken:
         return taken
     return {name: environ[variable] for name, variable in _ENVIRONMENT.items() if environ.get(variable)}

@@ -9,38 +9,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
+from penstock.storage.aws import connect_s3
 from penstock.storage.object import Cloud, bucket_and_prefix, object_family
 from penstock.storage.options import (
-    CONNECTION_NAMES,
-    connection_config,
+    CLOUD_NAMES,
     first_set,
     is_true,
+    key_pair,
+    option_names,
     resolve_connection,
     take_options,
     without_none,
 )
-from penstock.storage.s3 import connect_s3
 
 if TYPE_CHECKING:
     from penstock.storage.base import StoreSettings
     from penstock.storage.object_client import ClientTuning
 
-_NAMES = {
-    "token": "token",
-    "service_account_key": "token",
-    "bearer_token": "bearer_token",
-    "access_token": "bearer_token",
-    "key": "access_key_id",
-    "secret": "secret_access_key",
-    "anon": "anonymous",
-    "anonymous": "anonymous",
-    "skip_signature": "anonymous",
-    "endpoint_url": "endpoint",
-    "endpoint": "endpoint",
-    "instance_credentials": "instance_credentials",
-    "project": "project",  # gcsfs wants it, we have no use for it
-    **CONNECTION_NAMES,
-}
+_NAMES = option_names(
+    "token service_account_key",
+    "bearer_token access_token",
+    "access_key_id key",
+    "secret_access_key secret",
+    "project",  # gcsfs wants it, we have no use for it
+    *("instance_credentials", *CLOUD_NAMES),
+)
 _ENDPOINT = "https://storage.googleapis.com"
 _FIRMWARE = Path("/sys/class/dmi/id")
 
@@ -69,9 +62,7 @@ def _credentials(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict
     if keys == (None, None) and token is None:
         keys = (first_set(environ, "GCS_KEY"), first_set(environ, "GCS_SECRET"))
     if any(keys):
-        if not all(keys):
-            raise ConfigError("only one of the GCS key and secret is set: set both or neither")
-        return {"access_key_id": keys[0], "secret_access_key": keys[1]}
+        return key_pair("GCS", *keys)
     if isinstance(token, Mapping):
         return {"service_account_key": json.dumps(dict(token))}
     if is_true("instance_credentials", options.get("instance_credentials", False)):
@@ -130,26 +121,21 @@ def _emulator(environ: Mapping[str, str]) -> str | None:
     return host if host is None or "://" in host else f"http://{host}"
 
 
-def connect_gcs(settings: StoreSettings, tuning: ClientTuning) -> Any:
+def connect_gcs(settings: StoreSettings, tuning: ClientTuning, bucket: str) -> Any:
     """Make the client of a bucket; HMAC keys are keys of Google's S3-compatible door."""
     from obstore.store import GCSStore
 
     options = settings.options
     endpoint = options.get("endpoint") or _ENDPOINT
     if "access_key_id" in options:
-        return connect_s3(settings, tuning, endpoint=endpoint, region="auto")
+        return connect_s3(settings, tuning, bucket, endpoint=endpoint, region="auto")
     names = ("service_account_key", "application_credentials", "bearer_token")
     config: Any = {name: options[name] for name in names if name in options}
     if options.get("endpoint"):
         config["base_url"] = endpoint
     if tuning.is_anonymous or options.get("anonymous"):
         config = {name: value for name, value in config.items() if name == "base_url"} | {"skip_signature": True}
-    return GCSStore(
-        bucket_and_prefix(settings.url)[0],
-        client_options=tuning.client_options(**connection_config(endpoint, options)),
-        retry_config=tuning.retry_config(),
-        **config,
-    )
+    return GCSStore(bucket, **tuning.config(endpoint, options), **config)
 
 
 family = object_family(Cloud(connect=connect_gcs), resolve_gcs)

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 from penstock.errors import ConfigError
 from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.storage.base import shown_url
-from penstock.storage.options import first_set, take_options
+from penstock.storage.options import first_set, option_names, take_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ DEFAULT_REVISION = "main"
 _KINDS = {"datasets": "dataset", "models": "model", "spaces": "space", "buckets": "bucket"}
 _COMMIT = Bounded(r"[0-9a-f]{40}", 40)
 _SPECIAL_REVISION = Bounded(r"\Arefs/(convert/[\w.-]+|pr/\d+)(?=/|$)", NAME_CHARACTERS)  # alone with a bare slash
-_OPTIONS = {"token": "token", "endpoint": "endpoint", "endpoint_url": "endpoint", "revision": "revision"}
+_OPTIONS = option_names("token", "endpoint endpoint_url", "revision")
 
 
 def is_commit(revision: str | None) -> bool:

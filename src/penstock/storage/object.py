@@ -12,6 +12,7 @@ from penstock.errors import AccessDeniedError, ConfigError, RequestRefusedError,
 from penstock.files import open_file
 from penstock.storage.base import (
     ObjectInfo,
+    RangeSupport,
     StoreFamily,
     check_key,
     check_version,
@@ -29,7 +30,7 @@ from penstock.storage.object_client import (
     name_of,
     translated_errors,
 )
-from penstock.storage.ranges import PIECE_BYTES, RangeSupport
+from penstock.storage.ranges import PIECE_BYTES
 from penstock.storage.retry import Attempts, Gate, RetryHooks, RetryPolicy
 from penstock.storage.streams import download_pieces, read_pieces
 from penstock.storage.url_names import join_url
@@ -232,7 +233,7 @@ class Call(Protocol[T_co]):
 class Cloud:
     """What tells one kind of object store from another."""
 
-    connect: Callable[[StoreSettings, ClientTuning], Any]  # an obstore client of the bucket
+    connect: Callable[[StoreSettings, ClientTuning, str], Any]  # an obstore client of a bucket
     # Bucket, and prefix within it.
     place: Callable[[StoreSettings], tuple[str, str]] = lambda settings: bucket_and_prefix(settings.url)
     may_try_anonymous: Callable[[Mapping[str, Any]], bool] = lambda options: not options.get("anonymous")
@@ -513,7 +514,7 @@ class ObjectStore:
         return f"{root}/{key}" if root else key
 
     def _connect(self, tuning: ClientTuning) -> Any:
-        return self.cloud.connect(self.settings, tuning)
+        return self.cloud.connect(self.settings, tuning, self._place[0])
 
     def _check_writable(self) -> None:
         if self.cloud.read_only:

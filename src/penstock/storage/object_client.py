@@ -23,10 +23,11 @@ from penstock.errors import (
 from penstock.outside_text import Bounded
 from penstock.processes import abandon_in_children
 from penstock.storage.base import MESSAGE_CHARACTERS, redacted, safe_cause
+from penstock.storage.options import connection_config
 from penstock.storage.retry import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from penstock.storage.base import StoreSettings
 
@@ -49,23 +50,28 @@ class ClientTuning:
     is_anonymous: bool = False
     writes: bool = False
 
-    def client_options(self, **more: Any) -> Any:
-        """Return obstore's options for connections."""
-        return {
-            "connect_timeout": _duration(min(_CONNECT_S, self.stall_s)),
-            "read_timeout": _duration(self.stall_s),
-            "timeout": _duration(_LONGEST_REQUEST_S),
-            "user_agent": "penstock",
-            **more,
-        }
-
-    def retry_config(self) -> Any:
-        """Return obstore's options for trying again."""
+    def config(
+        self, endpoint: str, options: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return what obstore is told of connections to an address, and of trying again."""
         from datetime import timedelta
 
-        max_retries = _PART_RETRIES if self.retries_for_s else 0
         pauses = {"init_backoff": timedelta(seconds=1), "max_backoff": timedelta(seconds=15), "base": 2}
-        return {"max_retries": max_retries, "retry_timeout": timedelta(seconds=self.retries_for_s), "backoff": pauses}
+        return {
+            "client_options": {
+                "connect_timeout": _duration(min(_CONNECT_S, self.stall_s)),
+                "read_timeout": _duration(self.stall_s),
+                "timeout": _duration(_LONGEST_REQUEST_S),
+                "user_agent": "penstock",
+                "default_headers": dict(headers or {}),
+                **connection_config(endpoint, options),
+            },
+            "retry_config": {
+                "max_retries": _PART_RETRIES if self.retries_for_s else 0,
+                "retry_timeout": timedelta(seconds=self.retries_for_s),
+                "backoff": pauses,
+            },
+        }
 
 
 def name_of(settings: StoreSettings) -> str:

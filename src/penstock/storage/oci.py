@@ -11,37 +11,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
+from penstock.storage.aws import connect_s3
 from penstock.storage.base import shown_url
 from penstock.storage.object import Cloud, bucket_and_prefix, object_family
 from penstock.storage.options import (
-    CONNECTION_NAMES,
+    CLOUD_NAMES,
     first_set,
     is_true,
+    key_pair,
+    option_names,
     resolve_connection,
     take_options,
     without_none,
 )
-from penstock.storage.s3 import connect_s3
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.storage.base import StoreSettings
 
-_NAMES = {
-    "key": "access_key_id",
-    "access_key_id": "access_key_id",
-    "secret": "secret_access_key",
-    "secret_access_key": "secret_access_key",
-    "anon": "anonymous",
-    "anonymous": "anonymous",
-    "namespace": "namespace",
-    "region": "region",
-    "endpoint_url": "endpoint",
-    "endpoint": "endpoint",
-    "config": "config",
-    **CONNECTION_NAMES,
-}
+_NAMES = option_names("access_key_id key", "secret_access_key secret", "namespace", "region", "config", *CLOUD_NAMES)
 
 
 def resolve_oci(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -80,9 +69,7 @@ def _keys(options: Mapping[str, Any], environ: Mapping[str, str], file: Mapping[
     secret = (
         options.get("secret_access_key") or first_set(environ, "OCI_SECRET_ACCESS_KEY") or file.get("secret_access_key")
     )
-    if bool(key) != bool(secret):
-        raise ConfigError("only one of the OCI access key and secret key is set: set both or neither")
-    return {"access_key_id": key, "secret_access_key": secret} if key else {"anonymous": True}
+    return key_pair("OCI", key, secret) or {"anonymous": True}
 
 
 def _config_file(path: str | None, environ: Mapping[str, str]) -> dict[str, str]:
@@ -108,5 +95,4 @@ def _place(settings: StoreSettings) -> tuple[str, str]:
     return bucket.partition("@")[0], prefix
 
 
-cloud = Cloud(place=_place, connect=lambda settings, tuning: connect_s3(settings, tuning, bucket=_place(settings)[0]))
-family = object_family(cloud, resolve_oci)
+family = object_family(Cloud(place=_place, connect=connect_s3), resolve_oci)

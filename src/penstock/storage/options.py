@@ -11,6 +11,8 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+CONNECTION_NAMES = ("verify", "proxy")
+CLOUD_NAMES = ("anonymous anon skip_signature", "endpoint endpoint_url", *CONNECTION_NAMES)  # of every object store
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
@@ -28,6 +30,11 @@ def own_options(scheme: str, options: Mapping[str, Any], schemes: Iterable[str])
     if not by_scheme:
         return dict(options)
     return dict(options.get(scheme, {}))
+
+
+def option_names(*names: str) -> dict[str, str]:
+    """Return our name for each that users know: of those between spaces, the first is ours."""
+    return {name: each[0] for each in map(str.split, names) for name in each}
 
 
 def take_options(store: str, options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -64,12 +71,16 @@ def is_true(name: str, value: Any) -> bool:
     return text in _TRUE
 
 
+def key_pair(whose: str, key: str | None, secret: str | None, token: str | None = None) -> dict[str, Any]:
+    """Return a pair of keys as options, empty if there is none; one of the two alone is an error."""
+    if bool(key) != bool(secret):
+        raise ConfigError(f"only one of the {whose} access key and secret key is set: set both or neither")
+    return without_none({"access_key_id": key, "secret_access_key": secret, "session_token": token}) if key else {}
+
+
 def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what is not set."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-CONNECTION_NAMES = {"verify": "verify", "proxy": "proxy"}
 
 
 def resolve_connection(endpoint: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
@@ -24,13 +23,6 @@ _MOST_IN_VAIN = 1 / 32
 _MOST_BYTES_IN_VAIN = 512 << 10
 _SMALLEST_GAP_BYTES = 1 << 10
 RANGES_AT_ONCE = 10  # of one call: obstore asks for the next as one of them comes
-
-
-@dataclass(slots=True)
-class RangeSupport:
-    """Whether a server sends ranges of its objects; others send whole objects, whatever they are asked for."""
-
-    are_sent: bool = True  # until it is seen that they are not
 
 
 def cut_span(span: Span, piece_bytes: int = PIECE_BYTES) -> list[Span]:

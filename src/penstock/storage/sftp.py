@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.extras import require
 from penstock.files import open_file
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url, split_url, whole_seconds
-from penstock.storage.options import first_set, take_options, without_none
+from penstock.storage.options import first_set, option_names, take_options, without_none
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.storage.streams import ReadsBodies, ResponseBody, hidden_part
@@ -52,7 +52,6 @@ _ENVIRONMENT = {
     "password": ("SFTP_PASSWORD",),
     "agent_socket": ("SSH_AUTH_SOCK",),
 }
-_OPTIONS = (*_ENVIRONMENT, "port")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,7 @@ class SftpLogin:
 
 def resolve_login(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of `SftpLogin`: the URL counts before the options, environment and SSH files."""
-    given = take_options("an SFTP store", options, {name: name for name in _OPTIONS})
+    given = take_options("an SFTP store", options, option_names(*_ENVIRONMENT, "port"))
     home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
     in_url = _from_url(url)
     config = _from_ssh_config(home, in_url["host"])

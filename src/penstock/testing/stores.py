@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
+from penstock.storage.base import ReadsFirst
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class StoreReadContract:
         self.put(store, tmp_path, "x", b"0123456789")
         info = store.stat("x")
         pieces = [store.read_piece("x", Span(0, 0)), store.read_piece("x", Span(2, 5))]
-        if hasattr(store, "read_first"):
+        if isinstance(store, ReadsFirst):
             pieces.append(store.read_first("x", 4))
         for _, found in pieces:
             assert (found.etag, found.modified_ns) == (info.etag, info.modified_ns)
