@@ -63,8 +63,15 @@ class Dataset:
     def stream(self, **options: object) -> CachedStream:
         return CachedStream(directory=self.local, store=resolve_store(str(self.remote)), **options)  # type: ignore[arg-type]
 
+    @property
+    def index_bytes(self) -> int:
+        """What the index takes, which limits count as well."""
+        return (self.remote / "index.json").stat().st_size
+
     def cache(self, limit_bytes: int | None = None, **options: object) -> Cache:
-        return Cache([self.stream(**options)], limit_bytes=limit_bytes)
+        """Open a cache with room for the index and so many bytes of shards."""
+        limit = None if limit_bytes is None else limit_bytes + self.index_bytes
+        return Cache([self.stream(**options)], limit_bytes=limit)
 
     def cached_names(self) -> set[str]:
         """The files of shards that lie in the cache."""

@@ -43,7 +43,8 @@ def test_warming(remote: Path, tmp_path: Path) -> None:
 def test_pinned_shards_outlast_the_others(remote: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     size = (remote / "part.000" / "shard.00000.mds.zstd").stat().st_size
-    with StreamingDataset(remote=remote, local=cache, batch_size=4, cache_limit=12 * size) as dataset:
+    limit = (remote / "index.json").stat().st_size + 12 * size
+    with StreamingDataset(remote=remote, local=cache, batch_size=4, cache_limit=limit) as dataset:
         dataset.pin(range(10))
         for _ in range(2):
             assert ids_of(dataset) == list(range(100))

@@ -37,6 +37,11 @@ def largest_shard(remote: Path) -> int:
     return max(sum(part.raw.num_bytes for part in shard.parts) for shard in index.shards)
 
 
+def room_for(remote: Path, num_shards: int) -> int:
+    """Return a limit that has room for the index and some shards."""
+    return (remote / "index.json").stat().st_size + num_shards * largest_shard(remote)
+
+
 def open_dataset(remote: Path, local: Path, **options: Any) -> StreamingDataset:
     return StreamingDataset(remote=remote, local=local, batch_size=PER_SHARD, **options)
 
@@ -58,7 +63,7 @@ FIRST_OF_EACH = list(range(0, NUM_SHARDS * PER_SHARD, PER_SHARD))
 
 @pytest.mark.parametrize("num_fit", [1, 6])
 def test_one_process_that_reads_by_number_does_not_wait_for_itself(remote: Path, tmp_path: Path, num_fit: int) -> None:
-    limit = num_fit * largest_shard(remote)
+    limit = room_for(remote, num_fit)
     with open_dataset(remote, tmp_path / "cache", cache_limit=limit) as dataset:
         assert first_of_each(dataset) == FIRST_OF_EACH
         assert ids_of(dataset[FIRST_OF_EACH]) == FIRST_OF_EACH
@@ -72,7 +77,7 @@ def test_a_store_in_memory_is_no_different(remote: Path, tmp_path: Path) -> None
     for path in remote.rglob("*"):
         if path.is_file():
             store.upload(path, str(path.relative_to(remote)))
-    limit = 2 * largest_shard(remote)
+    limit = room_for(remote, 2)
     options: dict[str, Any] = {"remote": "memory://sharing", "local": tmp_path / "cache"}
     with StreamingDataset(**options) as idle:
         assert first_of_each(idle) == FIRST_OF_EACH
@@ -86,7 +91,7 @@ def test_an_idle_dataset_without_a_limit_gives_way_to_one_with_a_limit(remote: P
     with open_dataset(remote, tmp_path / "cache") as idle:
         assert first_of_each(idle) == FIRST_OF_EACH
         assert len(idle.readers.here.main.open_shards) == NUM_SHARDS
-        limit = 3 * largest_shard(remote)
+        limit = room_for(remote, 3)
         with open_dataset(remote, tmp_path / "cache", cache_limit=limit) as limited:
             assert first_of_each(limited) == FIRST_OF_EACH
             wait_until(lambda: len(idle.readers.here.main.open_shards) <= 1)
@@ -109,7 +114,7 @@ assert [int(sample["id"]) for sample in dataset] == order
 
 
 def test_jobs_with_other_limits_and_without_one_on_one_folder(remote: Path, tmp_path: Path) -> None:
-    small, large = 5 * largest_shard(remote), 20 * largest_shard(remote)
+    small, large = room_for(remote, 5), room_for(remote, 20)
     jobs = [
         start_client(READ_ALL, remote, tmp_path / "cache", limit, seed, NUM_SHARDS * PER_SHARD, PYTHONWARNINGS="ignore")
         for seed, limit in enumerate([0, small, large])
@@ -123,7 +128,7 @@ def test_idle_workers_of_a_loader_give_way_to_an_eval_dataset(remote: Path, tmp_
     train.warm()
     loader = DataLoader(train, batch_size=PER_SHARD, num_workers=2, persistent_workers=True)
     seen = len(list(loader))  # the workers stay, with all their shards open
-    limit = 2 * largest_shard(remote)
+    limit = room_for(remote, 2)
     with open_dataset(remote, tmp_path / "cache", cache_limit=limit) as evaluation:
         assert ids_of(evaluation) == list(range(NUM_SHARDS * PER_SHARD))
         wait_until(lambda: bytes_in(tmp_path / "cache") <= limit)
@@ -143,7 +148,7 @@ def read_at_random(dataset: StreamingDataset, seed: int, all_idle: Any) -> None:
 
 def test_thirty_processes_with_room_for_one_shard_each(remote: Path, tmp_path: Path) -> None:
     num_processes = 30
-    limit = num_processes * largest_shard(remote)
+    limit = room_for(remote, num_processes)
     with open_dataset(remote, tmp_path / "cache", cache_limit=limit) as dataset:
         context = multiprocessing.get_context("fork")
         all_idle = context.Barrier(num_processes)

@@ -305,6 +305,9 @@ def test_what_is_too_large_for_a_limit_never_comes() -> None:
     check_possible(Limit(100, A), "x", 100)
     with pytest.raises(CacheTooSmallError, match=r"x takes .* raise cache_limit"):
         check_possible(Limit(100, A), "x", 101)
+    check_possible(Limit(100, A), "x", 60, index_bytes=40)
+    with pytest.raises(CacheTooSmallError, match="x takes 60 B and the index 41 B"):
+        check_possible(Limit(100, A), "x", 60, index_bytes=41)
 
 
 # --- Who is bound by what -----------------------------------------------------------------------------------------

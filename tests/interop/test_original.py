@@ -32,10 +32,6 @@ MARKED_FIXTURE = re.compile(r"@pytest\.mark\.usefixtures\([^)]*\)\n(?=@pytest\.f
 RELEASES = {"0.5.0": 950, "0.13.0": 2000}
 
 
-# Half of its tests set a limit that the index alone exceeds: see `listed/0.13.0.md`.
-UNTIL_THE_INDEX_IS_COUNTED = {("0.13.0", "test_eviction.py")}
-
-
 class Row(NamedTuple):
     """Tests that fail: their names with `*` for any text, or a whole file; the kind of test, and why they fail."""
 
@@ -128,8 +124,6 @@ def test_only_what_is_listed_fails(release: str, tmp_path: Path) -> None:
     assert surprising == [], "the list says that these fail, and they do not"
     assert [row.names for row in rows if not any(map(row.matches, outcomes))] == [], "there are no such tests"
     for file, count in counts.items():
-        if (release, file) in UNTIL_THE_INDEX_IS_COUNTED:
-            continue
         to_the_point = count["passed"] + count["differs"]
         assert count["passed"] >= 0.9 * to_the_point, f"too much of {file} fails: {dict(count)}"
 

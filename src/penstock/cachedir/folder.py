@@ -139,9 +139,9 @@ def describe_risks(directory: Path, status: os.stat_result, user: int) -> list[s
 
 
 def uncounted_bytes(directory: Path) -> int:
-    """Return the bytes of indexes, tables and the ledger of a directory, which no limit counts."""
+    """Return the bytes of editions and the ledger of a directory, which no limit counts."""
     total = 0
-    for path in (directory / INDEX_NAME, *control_folder(directory).glob("*"), *editions_folder(directory).glob("*/*")):
+    for path in (*control_folder(directory).glob("*"), *editions_folder(directory).glob("*/*")):
         with suppress(OSError):  # it was removed at this moment
             total += path.stat().st_size if path.is_file() else 0
     return total

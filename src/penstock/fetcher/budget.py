@@ -193,13 +193,14 @@ def describe_conflicts(limits: Iterable[Limit], names: frozenset[str], limit_byt
     ]
 
 
-def check_possible(limit: Limit, name: str, num_bytes: int) -> None:
-    """Raise if something is too large for a limit, whatever goes."""
-    if num_bytes > limit.num_bytes:
+def check_possible(limit: Limit, name: str, num_bytes: int, index_bytes: int = 0) -> None:
+    """Raise if something is too large for a limit beside indexes, whatever goes."""
+    if num_bytes + index_bytes > limit.num_bytes:
+        beside = f" and the index {format_bytes(index_bytes)}" if index_bytes else ""
         raise CacheTooSmallError(
-            f"{name} takes {format_bytes(num_bytes)}, but the cache limit is {format_bytes(limit.num_bytes)}:"
+            f"{name} takes {format_bytes(num_bytes)}{beside}, but the cache limit is {format_bytes(limit.num_bytes)}:"
             " raise cache_limit",
-            needed=num_bytes,
+            needed=num_bytes + index_bytes,
             limit=limit.num_bytes,
         )
 
@@ -246,6 +247,7 @@ class Shelf:
     """What one directory holds, and what is on its way there."""
 
     order: EvictionOrder = field(default_factory=EvictionOrder)
+    index_bytes: int = 0  # of an index that was brought there; it stays as long as the directory
     reserved_bytes: int = 0
     temporary_bytes: int = 0
     handed_over: dict[str, float] = field(default_factory=dict)  # until when a copy waits for its reader's lock
@@ -253,7 +255,7 @@ class Shelf:
     @property
     def stays_bytes(self) -> int:
         """The bytes that are there, those on their way included."""
-        return self.order.used_bytes + self.reserved_bytes
+        return self.order.used_bytes + self.index_bytes + self.reserved_bytes
 
 
 class Budget:
@@ -382,6 +384,10 @@ class Budget:
             for limit in self.limits_of(wanted.directory)
         )
 
+    def index_bytes(self, limit: Limit) -> int:
+        """Return what the indexes in the directories of a limit take."""
+        return sum(self.shelves[name].index_bytes for name in limit.directories)
+
     def evicted(self, directory: str, name: str) -> int:
         """Note that a copy is gone, and return its size."""
         shelf = self.shelves[directory]
@@ -405,7 +411,7 @@ class Budget:
 
     def ceiling(self, names: frozenset[str], free_bytes: int) -> Limit:
         """Return what directories may take if they may fill so much more."""
-        used = sum(self.shelves[name].order.used_bytes for name in names)
+        used = sum(self.shelves[name].order.used_bytes + self.shelves[name].index_bytes for name in names)
         return Limit(max(0, used + free_bytes), names)
 
     def note_full(self, disk: Disk, ceiling: Limit) -> None:

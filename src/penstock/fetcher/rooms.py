@@ -184,8 +184,8 @@ class Rooms:
         directory = self._folders[wanted.directory].directory
         with self._books:
             limits = self.budget.limits_of(wanted.directory)
-        for limit in limits:
-            check_possible(limit, wanted.name, wanted.num_bytes)
+            for limit in limits:
+                check_possible(limit, wanted.name, wanted.num_bytes, self.budget.index_bytes(limit))
         names = frozenset({wanted.directory}).union(*(limit.directories for limit in limits))
         with self.holding(names):
             if not self._fits_limits(wanted, limits, is_urgent=is_urgent):
@@ -222,6 +222,13 @@ class Rooms:
             if hand_over and name is not None:
                 self.budget.hand_over(reservation.directory, name, time.monotonic())
 
+    def note_index(self, directory: Path, num_bytes: int) -> None:
+        """Count the index that was brought to a directory, and raise if a limit has no room for it."""
+        with self._books:
+            self.budget.shelves[str(directory)].index_bytes = num_bytes
+            for limit in self.budget.limits_of(str(directory)):
+                check_possible(limit, "the index", self.budget.index_bytes(limit))
+
     def found(self, directory: Path, name: str, record: Record | None, *, hand_over: bool) -> None:
         """Count a copy that was there already, if it is ours."""
         with self._books:
@@ -245,7 +252,7 @@ class Rooms:
                 shelves = {name: self.budget.shelves[name] for name in limit.directories}
                 used = sum(shelf.stays_bytes for shelf in shelves.values())
                 count = sum(len(shelf.order) for shelf in shelves.values())
-                parts.append(f"{count} shards take {format_bytes(used)} of {format_bytes(limit.num_bytes)}")
+                parts.append(f"the index and {count} shards take {format_bytes(used)} of {format_bytes(limit.num_bytes)}")
                 for name, shelf in shelves.items():
                     sizes |= {self._folders[name].directory / file: size for file, size in shelf.order.sizes().items()}
         from penstock.cachedir.lock import who_holds  # needed only to explain an error
