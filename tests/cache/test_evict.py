@@ -108,7 +108,10 @@ def test_a_shard_larger_than_the_limit_is_an_error_at_once(tmp_path: Path) -> No
 
 def test_an_index_larger_than_the_limit_is_an_error_at_once(tmp_path: Path) -> None:
     data = write_dataset(tmp_path)
-    with data.cache(limit_bytes=-1) as cache, pytest.raises(CacheTooSmallError, match="the index takes .*raise cache_limit"):
+    with (
+        data.cache(limit_bytes=-1) as cache,
+        pytest.raises(CacheTooSmallError, match="the index takes .*raise cache_limit"),
+    ):
         cache.open_index(0)
 
 

@@ -15,7 +15,6 @@ from penstock.cachedir.presence import status_if_unchanged
 from penstock.errors import AccessDeniedError, CacheError, StoreError
 from penstock.failpoints import failpoint
 from penstock.files import make_folders, os_errors
-from penstock.index.catalog import INDEX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

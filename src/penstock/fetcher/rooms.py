@@ -252,7 +252,9 @@ class Rooms:
                 shelves = {name: self.budget.shelves[name] for name in limit.directories}
                 used = sum(shelf.stays_bytes for shelf in shelves.values())
                 count = sum(len(shelf.order) for shelf in shelves.values())
-                parts.append(f"the index and {count} shards take {format_bytes(used)} of {format_bytes(limit.num_bytes)}")
+                parts.append(
+                    f"the index and {count} shards take {format_bytes(used)} of {format_bytes(limit.num_bytes)}"
+                )
                 for name, shelf in shelves.items():
                     sizes |= {self._folders[name].directory / file: size for file, size in shelf.order.sizes().items()}
         from penstock.cachedir.lock import who_holds  # needed only to explain an error
