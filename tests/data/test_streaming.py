@@ -342,8 +342,9 @@ def test_missing_and_empty_datasets(tmp_path: Path) -> None:
 
 
 def test_a_limit_that_cannot_work_says_what_is_needed(folder: Path, tmp_path: Path) -> None:
+    limit = 1000 + (folder / "index.json").stat().st_size
     with pytest.raises(CacheTooSmallError, match='set cache_limit="'):
-        list(StreamingDataset(remote=folder, local=tmp_path, cache_limit=1000, shuffle=True))
+        list(StreamingDataset(remote=folder, local=tmp_path, cache_limit=limit, shuffle=True))
 
 
 # --- Skipping what is bad -----------------------------------------------------------------------------------
@@ -396,9 +397,11 @@ def test_a_dataset_without_a_remote_is_never_touched(tmp_path: Path) -> None:
     far = write_samples(tmp_path / "far", 400, first_id=1000, per_shard=20)
     before = {path: tree_of(path) for path in (mine, packed, far)}
     size = sum(path.stat().st_size for path in far.rglob("shard*"))
+    indexes = sum((folder / "index.json").stat().st_size for folder in (packed, far))
     streams = [Stream(local=mine), Stream(remote=packed), Stream(remote=far, local=tmp_path / "cache")]
+    limit = int(size * 0.8) + indexes
     with StreamingDataset(
-        streams=streams, shuffle=True, shuffle_block_size=60, cache_limit=int(size * 0.8), batch_size=10
+        streams=streams, shuffle=True, shuffle_block_size=60, cache_limit=limit, batch_size=10
     ) as dataset:
         for _ in range(2):
             assert len(set(ids_of(dataset))) == 600

@@ -104,7 +104,7 @@ def jobs(folder: Path, tmp_path: Path, place: str) -> Jobs:
     if place == "local":
         return Jobs(tmp_path, {**ORDER, "local": str(folder)})
     size = sum(path.stat().st_size for path in folder.rglob("shard*"))
-    cache = {"local": str(tmp_path / "cache"), "cache_limit": int(size * 0.75)}
+    cache = {"local": str(tmp_path / "cache"), "cache_limit": int(size * 0.75) + (folder / "index.json").stat().st_size}
     return Jobs(tmp_path, {**ORDER, "remote": str(folder), **cache})
 
 

@@ -40,7 +40,7 @@ def jobs(data: Path, tmp_path: Path) -> Iterator[list[Job]]:
         dataset = {
             "remote": str(data),
             "local": str(tmp_path / "cache"),
-            "cache_limit": raw_bytes // 2,
+            "cache_limit": raw_bytes // 2 + (data / "index.json").stat().st_size,
             "validate_hash": "xxh64",
             "shuffle": True,
             "shuffle_seed": seed,

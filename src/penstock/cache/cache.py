@@ -25,7 +25,7 @@ from penstock.cachedir.once import keep_index
 from penstock.cachedir.presence import tries
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, CorruptShardError, FetcherError, StoreError
 from penstock.files import atomic_write, os_errors
-from penstock.index.catalog import parse_index_file
+from penstock.index.catalog import INDEX_NAME, parse_index_file
 from penstock.index.paths import is_shard_name
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
@@ -274,6 +274,12 @@ class Cache:
         """Count now what was fetched for this process; without being asked, the fetcher tells it a moment later."""
         for backend in list(self._process.get().backends.values()):
             backend.refresh_counts()
+
+    @property
+    def index_bytes(self) -> int:
+        """What the indexes take that lie beside the shards."""
+        indexes = {stream.directory / INDEX_NAME for stream in self.streams}
+        return sum(path.stat().st_size for path in indexes if path.is_file())
 
     def node_stats(self) -> dict[str, Any]:
         """Return the counts of the fetcher, which serves all processes of this user; empty if none runs."""

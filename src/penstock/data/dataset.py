@@ -186,7 +186,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         names = name_streams(self.streams)
         shards = self._opened.describe(names, self.streams)
         self.epoch_size = fill_weights(self.streams, shards, settings.order)
-        advise_on = partial(advise, source, reading.cache_limit)
+        advise_on = partial(advise, source, reading.cache_limit, self._opened.index_bytes)
         planner = Planner(shards, settings.order, allow_mix_change=self._allow_mix_change, advise=advise_on)
         of_streams = [stream.sample_transform for stream in self.streams]
         transforms = SampleTransforms(source, first_ids, of_streams, self._sample_transform)

@@ -63,6 +63,11 @@ class OpenedStreams:
     code_digests: tuple[Sequence[CodeDigest], ...]  # of functions that make the samples of each stream
     stretches: tuple[Int64Array | None, ...]  # of each stream whose source says where they begin
 
+    @property
+    def index_bytes(self) -> int:
+        """What the indexes take in the folders of the cache."""
+        return 0 if self.table is None else self.table.cache.index_bytes
+
     def describe(self, names: Sequence[str], streams: Sequence[Stream]) -> list[StreamShards]:
         """Return of each stream what the order sees of it."""
         return [

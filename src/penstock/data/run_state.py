@@ -311,11 +311,13 @@ class RunState:
         abandon_in_children(self)
 
 
-def advise(source: Source, cache_limit: int | None, plan: StreamPlan, world: World, is_resumed: bool) -> None:
+def advise(
+    source: Source, cache_limit: int | None, index_bytes: int, plan: StreamPlan, world: World, is_resumed: bool
+) -> None:
     """Announce what the world and the limit of the cache mean for a plan."""
     room = None
     if cache_limit is not None and fetched_by(source) is not None:
-        room = CacheRoom(limit_bytes=cache_limit, shard_bytes=source.sizes)
+        room = CacheRoom(limit_bytes=cache_limit, shard_bytes=source.sizes, index_bytes=index_bytes)
         check_cache(plan, world, room, is_resumed=is_resumed)
     if worker_of()[0] == 0:  # one of all workers is enough to say it
         check_world(plan, world, int(source.sizes.sum()), room)

@@ -45,14 +45,19 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRoom:
-    """What a node may hold of the shards that the fetcher brings: the limit, and the size of each shard."""
+    """What a node may hold of what the fetcher brings: the limit, the size of each shard, and that of the indexes."""
 
     limit_bytes: int
     shard_bytes: Int64Array
+    index_bytes: int = 0
+
+    def needed_by(self, footprint: Footprint) -> int:
+        """Count what all that is open at once takes, beside the indexes."""
+        return footprint.needed_bytes(self.shard_bytes) + self.index_bytes
 
     def holds(self, footprint: Footprint) -> bool:
         """Return whether all that is open at once fits."""
-        return footprint.needed_bytes(self.shard_bytes) <= self.limit_bytes
+        return self.needed_by(footprint) <= self.limit_bytes
 
 
 def measure_footprint(plan: StreamPlan, world: World, windows: Mapping[str, int] | None = None) -> Footprint:
@@ -112,7 +117,7 @@ def _how_to_shuffle_better(plan: StreamPlan, world: World, room: CacheRoom | Non
         block_size = _rounded_up(2 * block_size)
     if room is None or room.holds(better):
         return f"set shuffle_block_size={block_size} or more"
-    needed = round_up_bytes(better.needed_bytes(room.shard_bytes))
+    needed = round_up_bytes(room.needed_by(better))
     return (
         f"cache_limit={format_bytes(room.limit_bytes)} allows no more. For a better shuffle set "
         f'cache_limit="{needed}" and shuffle_block_size={block_size}'
@@ -127,7 +132,7 @@ def check_cache(plan: StreamPlan, world: World, room: CacheRoom, *, is_resumed: 
     footprint = measure_footprint(plan, world)
     if room.holds(footprint):
         return
-    needed = footprint.needed_bytes(room.shard_bytes)
+    needed = room.needed_by(footprint)
     block_size = None if is_resumed or not plan.options.shuffle else largest_block_that_fits(plan, world, room)
     raise CacheTooSmallError(
         f"cache_limit={format_bytes(room.limit_bytes)} is less than the {format_bytes(needed)} that each node keeps "
