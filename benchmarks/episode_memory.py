@@ -58,8 +58,7 @@ def read(root: Path, count: int, arguments: dict[str, Any]) -> dict[str, float]:
 def decode(root: Path, num_open: int) -> float:
     """Open so many files and decode random frames, some of each; give the memory that this takes."""
     before = _load()
-    from penstock.episodes.video.pyav import PyavFile
-    from penstock.episodes.video.rgb import RgbConverter
+    from penstock.episodes.video.pyav import PyavFile, RgbConverter
 
     paths, rgb, rng = sorted(root.rglob("*.mp4")), RgbConverter(), np.random.default_rng(0)
     files = [PyavFile(str(paths[number % len(paths)])) for number in range(num_open)]

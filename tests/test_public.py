@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock import caching, packing, pipeline, robots, sources, transforms
     from penstock.cache.contents import CachedDataset
     from penstock.data.dataset import StreamingDataset
-    from penstock.episodes.mixing.stream import LeRobotStream
+    from penstock.episodes.settings import LeRobotStream
     from penstock.pipeline.config import RayConfig
     from penstock.sources.composite import LimitedShardedSource
     from penstock.sources.fields import AddField

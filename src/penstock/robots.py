@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.episodes.dataset import StreamingLeRobotDataset as StreamingLeRobotDataset
-    from penstock.episodes.mixing.dataset import StreamingLeRobotMix as StreamingLeRobotMix
-    from penstock.episodes.mixing.stream import LeRobotStream as LeRobotStream
+    from penstock.episodes.mix import StreamingLeRobotMix as StreamingLeRobotMix
+    from penstock.episodes.settings import LeRobotStream as LeRobotStream
     from penstock.episodes.writing.convert import convert_to_lerobot as convert_to_lerobot
     from penstock.episodes.writing.writer import LeRobotWriter as LeRobotWriter
 else:

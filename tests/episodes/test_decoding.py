@@ -15,12 +15,9 @@ from hypothesis import strategies as st
 
 from penstock import StreamingDataLoader, StreamingLeRobotDataset
 from penstock.counters import private_row
-from penstock.episodes.clips import LocatedClip
+from penstock.episodes.clips import LocatedClip, cut
 from penstock.episodes.decoders import COUNTED, Videos
-from penstock.episodes.kept.frame_cache import NEVER, FrameCache
-from penstock.episodes.kept.retention import COST_OF_KEEPING, Keeping, best_to_keep
-from penstock.episodes.stretches import cut
-from penstock.episodes.upcoming import ClipKey, WantedFrames
+from penstock.episodes.upcoming import COST_OF_KEEPING, NEVER, ClipKey, FrameCache, Keeping, WantedFrames, best_to_keep
 from penstock.episodes.video.pyav import PyavBackend
 from penstock.errors import DataError, PenstockError
 from tests.cache.kit import wait_until
@@ -123,12 +120,12 @@ def test_a_state_goes_on_in_the_order_that_fits_the_video(root: Path) -> None:
 
 
 def test_where_groups_of_pictures_begin_is_found_once_a_node(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.episodes.stretches._MANY", 0)
+    monkeypatch.setattr("penstock.episodes.clips._MANY", 0)
     orders = []
     for _ in range(2):
         with open_set(root, video_locality="gop") as dataset:
             orders.append(numbers(dataset))
-        monkeypatch.setattr("penstock.episodes.stretches.find_stretches", None)
+        monkeypatch.setattr("penstock.episodes.clips.find_stretches", None)
     assert orders[0] == orders[1]
     with pytest.raises(TypeError):  # other episodes are other stretches
         open_set(root, video_locality="gop", episodes=[0, 1])

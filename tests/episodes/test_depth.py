@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader
 
 from penstock import LeRobotStream, StreamingLeRobotDataset, StreamingLeRobotMix
 from penstock.episodes.info import DepthScale, Feature, parse_feature
-from penstock.episodes.samples import PictureOptions, decode_image, to_picture
+from penstock.episodes.samples import SampleOptions, decode_image, to_picture
 from penstock.episodes.source import image_pixels
-from penstock.episodes.video.rgb import RgbConverter
+from penstock.episodes.video.pyav import RgbConverter
 from penstock.errors import BadIndexError, CorruptShardError
 from tests.episodes.build import CAMERA, Layout, features, write_dataset
 from tests.episodes.clips import SIZE
@@ -153,7 +153,7 @@ def test_images_of_16_bits_in_the_rows_stay_that() -> None:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     for value in ({"bytes": file.getvalue()}, pixels):
-        picture = to_picture(image_pixels(value, feature, "here"), PictureOptions(), feature)
+        picture = to_picture(image_pixels(value, feature, "here"), SampleOptions(), feature)
         assert (picture.dtype, tuple(picture.shape)) == (torch.uint16, (1, SIZE, SIZE))
         assert np.array_equal(picture[0].numpy(), pixels)
     file = io.BytesIO()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.episodes.video.pages import LARGE_PICTURE_BYTES, PicturePages
+from penstock.episodes.video.pyav import LARGE_PICTURE_BYTES, PicturePages
 
 if TYPE_CHECKING:
     import numpy as np

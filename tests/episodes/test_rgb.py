@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from penstock import LeRobotWriter, StreamingLeRobotDataset
-from penstock.episodes.samples import PictureOptions, stack_pictures, to_picture
-from penstock.episodes.video.packed import FramePacker
-from penstock.episodes.video.rgb import RgbConverter
+from penstock.episodes.samples import SampleOptions, stack_pictures, to_picture
+from penstock.episodes.video.pyav import FramePacker, RgbConverter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +36,7 @@ def test_windows_are_the_pictures_one_after_the_other() -> None:
     by_pixel = np.random.default_rng(0).integers(0, 256, (3, 6, 8, 3), np.uint8)
     by_color = [np.moveaxis(np.moveaxis(each, -1, 0).copy(), 0, -1) for each in by_pixel]
     for pictures in (list(by_pixel), by_color):
-        window = to_picture(stack_pictures(pictures), PictureOptions(return_uint8=True))
+        window = to_picture(stack_pictures(pictures), SampleOptions(return_uint8=True))
         assert window.is_contiguous()
         assert np.array_equal(window.numpy(), np.moveaxis(by_pixel, -1, 1))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock import StreamingLeRobotDataset
-from penstock.episodes.stretches import cut
+from penstock.episodes.clips import cut
 from penstock.formats.mp4.track import read_frame_index
 from tests.episodes.build import CAMERA, Layout, write_dataset
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from penstock.counters import private_row
 from penstock.episodes.clips import LocatedClip
 from penstock.episodes.decoders import COUNTED, DecodedFrames, Videos
-from penstock.episodes.kept.frame_cache import FrameCache
-from penstock.episodes.upcoming import ClipKey
+from penstock.episodes.upcoming import ClipKey, FrameCache
 from penstock.episodes.video.backend import group_by_keyframe
 from penstock.episodes.video.pyav import PyavBackend, PyavFile
 from penstock.errors import CorruptShardError, FrameTimeError, ObjectNotFoundError

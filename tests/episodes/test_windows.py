@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.episodes.windows import frame_offsets, parse_windows, window_of
+from penstock.episodes.samples import frame_offsets, parse_windows, window_of
 from penstock.errors import ConfigError
 
 

@@ -43,8 +43,8 @@ from penstock import (
     WeightScheduler,
     wrap_hf_dataset,
 )
-from penstock.episodes.mixing.dataset import StreamingLeRobotMix
-from penstock.episodes.mixing.stream import LeRobotStream
+from penstock.episodes.mix import StreamingLeRobotMix
+from penstock.episodes.settings import LeRobotStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

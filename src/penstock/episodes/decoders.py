@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.episodes.kept.frame_cache import NEVER, FrameCache
-from penstock.episodes.kept.retention import Keeping
 from penstock.episodes.open_clips import OpenClips
-from penstock.episodes.upcoming import ClipKey, WantedFrames
+from penstock.episodes.upcoming import NEVER, ClipKey, FrameCache, Keeping, WantedFrames
 from penstock.episodes.video.backend import group_by_keyframe
 from penstock.errors import CorruptShardError, FrameTimeError, PenstockError
 from penstock.processes import abandon_in_children

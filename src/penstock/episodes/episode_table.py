@@ -105,6 +105,21 @@ class EpisodeTable:
         return np.bincount(self.data_file_of, self.lengths, len(self.data_files)).astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChosenFrames:
+    """Which frames are samples: some episodes, without so many frames at either end of each."""
+
+    episodes: Int64Array  # places in the table of episodes
+    first_frames: Int64Array
+    counts: Int64Array
+
+
+def choose_frames(lengths: Int64Array, episodes: Int64Array, drop_first: int = 0, drop_last: int = 0) -> ChosenFrames:
+    """Choose the frames of some episodes, but the first and the last ones of each."""
+    counts = np.maximum(0, lengths[episodes] - drop_first - drop_last)
+    return ChosenFrames(episodes=episodes, first_frames=np.full_like(counts, drop_first), counts=counts)
+
+
 def table_of_files(columns: Mapping[str, Any], info: DatasetInfo, where: str) -> EpisodeTable:
     """Make the table of a v3.0 dataset from the columns of `meta/episodes`: many episodes in each file."""
 

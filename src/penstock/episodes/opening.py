@@ -15,16 +15,15 @@ from penstock.data.in_place.streams import FilesOfStream
 from penstock.data.open_streams import cached_stream
 from penstock.data.seat import is_worker
 from penstock.data.stream import Stream
-from penstock.episodes.clips import FetchedClips, IndexedClips, LocalClips, clips_request
+from penstock.episodes.clips import FetchedClips, IndexedClips, LocalClips, clips_request, keep_stretches
 from penstock.episodes.counters import clip_counts
 from penstock.episodes.decoders import Videos
-from penstock.episodes.kept.retention import Keeping
+from penstock.episodes.episode_table import choose_frames
 from penstock.episodes.meta import LeRobotMetadata, load_metadata
-from penstock.episodes.samples import PictureOptions
-from penstock.episodes.source import EpisodeFiles, EpisodeSource, SampleOptions, choose_frames
-from penstock.episodes.stretches import keep_stretches
-from penstock.episodes.video.choice import make_backend
-from penstock.episodes.windows import parse_windows
+from penstock.episodes.samples import SampleOptions, parse_windows
+from penstock.episodes.source import EpisodeFiles, EpisodeSource
+from penstock.episodes.upcoming import Keeping
+from penstock.episodes.video.pyav import PyavBackend
 from penstock.errors import BadIndexError, ConfigError
 from penstock.order.pool import pool_size
 from penstock.processes import PerProcess, num_processors
@@ -38,9 +37,8 @@ if TYPE_CHECKING:
     from penstock.cache.stats import CacheCounts
     from penstock.counters import Counters
     from penstock.episodes.clips import ClipLocator
-    from penstock.episodes.episode_table import VideoSpans
+    from penstock.episodes.episode_table import ChosenFrames, VideoSpans
     from penstock.episodes.settings import EpisodeSettings
-    from penstock.episodes.source import ChosenFrames
     from penstock.episodes.video.backend import VideoBackend
     from penstock.types import Int64Array
 
@@ -64,7 +62,8 @@ def open_episodes(
     options = SampleOptions(
         windows=parse_windows(windows, list(meta.schema.features), meta.fps, settings.tolerance_s),
         tolerance_s=settings.tolerance_s,
-        pictures=PictureOptions(return_uint8=settings.return_uint8, image_transforms=settings.image_transforms),
+        return_uint8=settings.return_uint8,
+        image_transforms=settings.image_transforms,
     )
     chosen = choose_frames(
         meta.episodes.lengths,
@@ -148,7 +147,7 @@ def _open_files(
     of_clips = clip_counts(counters, stream)
     clips = _open_clips(settings, spans, of_clips) if spans and (not is_local or by_gop) else None
     locator = LocalClips(folder, table.videos, is_shared=not by_gop) if folder is not None else clips
-    backend = make_backend(settings.video_backend if meta.video_keys else None)
+    backend = settings.make_backend() if meta.video_keys else PyavBackend()
     keeping = _plan_keeping(settings, meta, chosen, options, backend)
     return EpisodeFiles(
         rows=read([feature.key for feature in meta.row_features if not feature.is_image]),

@@ -6,22 +6,23 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from penstock.episodes.counters import count_latency
 from penstock.episodes.samples import (
-    PictureOptions,
+    SampleOptions,
+    Window,
     as_array,
     decode_image,
     stack_pictures,
     task_of,
     to_picture,
     to_tensor,
+    window_of,
 )
 from penstock.episodes.upcoming import ClipKey
-from penstock.episodes.windows import Window, window_of
 from penstock.errors import CorruptShardError
 from penstock.order.lru import LRU
 from penstock.reading.skip import SKIPPED
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
 
     from penstock.cache.shares import ShareListener
     from penstock.counters import Counters
-    from penstock.data.dataset import StreamingDataset
+    from penstock.data.stats import Stats
     from penstock.episodes.clips import FetchedClips
     from penstock.episodes.decoders import DecodedFrames, Videos
+    from penstock.episodes.episode_table import ChosenFrames
     from penstock.episodes.info import Feature
     from penstock.episodes.meta import LeRobotMetadata
     from penstock.formats.base import Rows
@@ -53,28 +55,26 @@ _TEXT_BYTES = 256
 _NOW = np.zeros(1, np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChosenFrames:
-    """Which frames are samples: some episodes, without so many frames at either end of each."""
+class RowReader(Protocol):
+    """A dataset of rows, as far as episodes need it."""
 
-    episodes: Int64Array  # places in the table of episodes
-    first_frames: Int64Array
-    counts: Int64Array
+    def read_columns(self, ids: Int64Array) -> Columns:
+        """Read some rows."""
 
+    def count(self, *, by_worker: bool = False) -> Stats:
+        """Count what was read and fetched."""
 
-def choose_frames(lengths: Int64Array, episodes: Int64Array, drop_first: int = 0, drop_last: int = 0) -> ChosenFrames:
-    """Choose the frames of some episodes, but the first and the last ones of each."""
-    counts = np.maximum(0, lengths[episodes] - drop_first - drop_last)
-    return ChosenFrames(episodes=episodes, first_frames=np.full_like(counts, drop_first), counts=counts)
+    def close(self) -> None:
+        """Close the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EpisodeFiles:
     """What the bytes of episodes are read with: rows by column, images each by itself, videos by time."""
 
-    rows: StreamingDataset
+    rows: RowReader
     first_rows: Int64Array  # of each chosen episode among all rows that are read
-    images: Mapping[str, StreamingDataset]
+    images: Mapping[str, RowReader]
     videos: PerProcess[Videos]
     fetched: FetchedClips | None = None  # where videos are fetched from; None: they are here
     samples_ahead: int = 0  # how many samples before they are read it helps to know which pictures they need
@@ -82,15 +82,6 @@ class EpisodeFiles:
         None  # the samples at which pictures begin that are decoded in one go, if that counts
     )
     pool_samples: int = 0  # about how many samples are mixed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SampleOptions:
-    """What a sample holds besides the frame itself."""
-
-    windows: Mapping[str, Int64Array]  # offsets in frames by key
-    tolerance_s: float
-    pictures: PictureOptions
 
 
 class EpisodeSource(Source):
@@ -124,7 +115,7 @@ class EpisodeSource(Source):
         sample_bytes = 0
         for feature in self.meta.schema.features.values():
             width = len(self.options.windows.get(feature.key, _NOW))
-            divisor = 4 if feature.is_camera and self.options.pictures.return_uint8 else 1
+            divisor = 4 if feature.is_camera and self.options.return_uint8 else 1
             sample_bytes += width * feature.frame_bytes // divisor
         return self.chosen.counts * sample_bytes
 
@@ -298,7 +289,7 @@ class _EpisodeReader:
             raise CorruptShardError("its rows in the data file belong to another episode", episode=self._number)
         return columns
 
-    def _read_columns(self, rows: StreamingDataset, frames: Int64Array) -> Columns:
+    def _read_columns(self, rows: RowReader, frames: Int64Array) -> Columns:
         with reading_inside():
             return rows.read_columns(self._first_row + frames)
 
@@ -343,7 +334,7 @@ class _EpisodeReader:
             sample[feature.key] = self._picture(pixels, feature.key)
 
     def _picture(self, pixels: npt.NDArray[Any], key: str) -> Any:
-        return to_picture(pixels, self._options.pictures, self._meta.schema.features[key])
+        return to_picture(pixels, self._options, self._meta.schema.features[key])
 
 
 def exact_times(seconds: npt.NDArray[np.floating[Any]], frames: Int64Array, fps: float) -> npt.NDArray[np.float64]:

@@ -2,22 +2,127 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
 
 from penstock.episodes.base import RobotDataset
 from penstock.episodes.counters import open_episode_counters
-from penstock.episodes.mixing.opening import MixSettings, open_mix
-from penstock.episodes.opening import lanes_of_pool
+from penstock.episodes.harmonize import AlikeSamples, check_alike, join_keys
+from penstock.episodes.info import ALWAYS
+from penstock.episodes.opening import lanes_of_pool, open_episodes, pool_window
+from penstock.errors import ConfigError
 from penstock.order.base import STRETCHES
+from penstock.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.counters import Counters
+    from penstock.data.stream import Stream
+    from penstock.episodes.harmonize import KeyOfMix
     from penstock.episodes.meta import LeRobotMetadata
-    from penstock.episodes.mixing.stream import LeRobotStream
     from penstock.episodes.samples import ImageTransform
+    from penstock.episodes.settings import LeRobotStream
+    from penstock.episodes.source import EpisodeSource
     from penstock.order.plan import EpochEnd
     from penstock.order.schedule import MixSchedule
+
+
+# Arguments of a mix that hold for each of its datasets.
+_OF_EACH = (
+    "image_transforms",
+    "return_uint8",
+    "episode_pool_size",
+    "video_decoder_cache_size",
+    "video_decode_threads",
+    "video_locality",
+    "video_backend",
+    "cache_limit",
+    "prefetch_videos",
+)
+
+
+class OpenedMix(NamedTuple):
+    """The datasets of a mix, and what its samples hold."""
+
+    streams: list[Stream]
+    sources: list[EpisodeSource]
+    keys: dict[str, KeyOfMix]
+    smallest_pool: int  # in episodes, of the pools that the streams have
+
+
+def open_mix(
+    streams: Sequence[LeRobotStream],
+    shared: Mapping[str, Any],
+    counters: Counters,
+    *,
+    delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+    keys: Sequence[str] | None = None,
+    round_to_frames: bool = False,
+) -> OpenedMix:
+    """Read the metadata of all datasets, with the settings that they share, and lay them side by side."""
+    windows, settings = dict(delta_timestamps or {}), [stream.settings(shared) for stream in streams]
+    sources = [
+        open_episodes(of_stream, counters, partial(_windows_of, stream, windows, round_to_frames), number)
+        for number, (stream, of_stream) in enumerate(zip(streams, settings, strict=True))
+    ]
+    if any(of_stream.video_locality is not None for of_stream in settings):
+        _check_videos(sources)
+    of_mix = _join_keys(streams, sources, windows, keys)
+    made = []
+    for number, (stream, source, of_stream) in enumerate(zip(streams, sources, settings, strict=True)):
+        alike = AlikeSamples(number=number, keys=of_mix, transform=stream.sample_transform)
+        made.append(stream.as_stream(source, alike))
+        made[-1].window = pool_window(source, of_stream)
+    return OpenedMix(made, sources, of_mix, min(of_stream.episode_pool_size for of_stream in settings))
+
+
+def _check_videos(sources: Sequence[EpisodeSource]) -> None:
+    """Refuse an order that fits the video where there is none: frames of an episode would come one after the other."""
+    for source in sources:
+        if source.stretches is None:
+            raise ConfigError(
+                f"video_locality= is not possible in this mix, since {source.meta.url} has no video: leave it out"
+            )
+
+
+def _windows_of(
+    stream: LeRobotStream, windows: Mapping[str, Sequence[float]], is_rounded: bool, meta: LeRobotMetadata
+) -> dict[str, list[float]]:
+    """Return the windows of one dataset, by its own names, in seconds; of those that it has."""
+    features = list(meta.schema.features)
+    stream.check_keys([key for key in features if key not in ALWAYS], meta.url)
+    found = {}
+    for key in features:
+        name = key if key in ALWAYS else stream.name_in_mix(key)
+        if name is not None and name in windows:
+            seconds = np.asarray(windows[name], np.float64)
+            found[key] = (np.rint(seconds * meta.fps) / meta.fps if is_rounded else seconds).tolist()
+    return found
+
+
+def _join_keys(
+    streams: Sequence[LeRobotStream],
+    sources: Sequence[EpisodeSource],
+    windows: Mapping[str, Sequence[float]],
+    wanted: Sequence[str] | None,
+) -> dict[str, KeyOfMix]:
+    features = [source.meta.schema.features for source in sources]
+    keys = join_keys(
+        features,
+        [stream.name_in_mix for stream in streams],
+        {name: len(seconds) for name, seconds in windows.items()},
+        [source.options for source in sources],
+        wanted,
+    )
+    makes_alike = any(stream.sample_transform is not None for stream in streams)
+    for key in keys.values():
+        is_resized = key.feature.is_camera and any(source.options.image_transforms is not None for source in sources)
+        if not makes_alike and not is_resized:
+            check_alike(key, features, [source.meta.url for source in sources])
+    return keys
 
 
 class StreamingLeRobotMix(RobotDataset):
@@ -99,8 +204,21 @@ class StreamingLeRobotMix(RobotDataset):
         prefetch_videos: bool = True,
         video_backend: Literal["pyav", "torchcodec"] | None = None,
     ) -> None:
+        if not streams:
+            raise ConfigError("a mix needs at least one LeRobotStream")
+        shared: dict[str, Any] = {name: value for name, value in locals().items() if name in _OF_EACH}
+        shared["frame_cache_bytes"] = parse_bytes(frame_cache_bytes) // len(streams)  # memory is divided
+        if pool_bytes is not None:
+            shared["pool_bytes"] = max(1, parse_bytes(pool_bytes) // len(streams))
         self._episode_counters = open_episode_counters(len(streams))
-        opened = open_mix(MixSettings.of(locals()), self._episode_counters)
+        opened = open_mix(
+            streams,
+            shared,
+            self._episode_counters,
+            delta_timestamps=delta_timestamps,
+            keys=keys,
+            round_to_frames=round_to_frames,
+        )
         self._sources, self._keys = opened.sources, opened.keys
         super().__init__(
             streams=opened.streams,

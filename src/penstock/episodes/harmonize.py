@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.episodes.info import Feature
-    from penstock.episodes.samples import PictureOptions
+    from penstock.episodes.samples import SampleOptions
     from penstock.types import Sample
 
 _CHANNELS_FIRST = ("channel", "channels")
@@ -30,7 +30,7 @@ class KeyOfMix:
     feature: Feature  # of the first dataset that has it
     own_keys: tuple[str | None, ...]  # what each dataset calls it
     width: int | None  # of its window, if it has one
-    pictures: PictureOptions  # of that dataset
+    pictures: SampleOptions  # of that dataset
 
     @property
     def is_everywhere(self) -> bool:
@@ -58,7 +58,7 @@ def join_keys(
     features: Sequence[Mapping[str, Feature]],
     name_in_mix: Sequence[Callable[[str], str | None]],
     widths: Mapping[str, int],
-    pictures: Sequence[PictureOptions],
+    pictures: Sequence[SampleOptions],
     wanted: Sequence[str] | None,
 ) -> dict[str, KeyOfMix]:
     """Lay the features of all datasets side by side, by what they are called in the mix."""

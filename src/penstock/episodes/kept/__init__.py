@@ -1,1 +1,0 @@
-"""Decoded frames that are kept for later samples: within how many bytes, and for how long."""
