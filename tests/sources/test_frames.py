@@ -10,7 +10,6 @@ import os
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -331,7 +330,7 @@ def test_wrong_details_of_an_index_are_not_used(
     index = tmp_path / files_json.STORED_NAME
     [file] = files_json.load_files(json.loads(index.read_bytes()), "here")
     shards = (file.shards[0], *(shard._replace(details=details) for shard in file.shards[1:]))
-    index.write_bytes(files_json.dump_files([replace(file, shards=shards)], {}))
+    index.write_bytes(files_json.dump_files([file._replace(shards=shards)], {}))
     assert list(make(str(path)).open_shard_at_row(str(path), row=50)) == rows[50:]  # type: ignore[call-arg]
     assert "is not used" in caplog.text
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.data.getitem import items_at
 from penstock.data.mosaic_names import Spanner as _Spanner
-from penstock.index.catalog import INDEX_NAME
+from penstock.index.paths import INDEX_NAME
 from penstock.order.id_spans import IdSpans
 from penstock.units import parse_bytes, parse_count
 

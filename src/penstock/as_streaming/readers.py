@@ -11,7 +11,8 @@ from penstock.data.mosaic_names import Shard
 from penstock.errors import SampleIndexError
 from penstock.formats.base import ReadOptions
 from penstock.formats.parts import open_shard
-from penstock.index.catalog import INDEX_NAME, parse_index
+from penstock.index.catalog import parse_index
+from penstock.index.paths import INDEX_NAME
 from penstock.reading.shard_table import check_layouts
 
 if TYPE_CHECKING:

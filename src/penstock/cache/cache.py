@@ -25,8 +25,8 @@ from penstock.cachedir.once import keep_index
 from penstock.cachedir.presence import tries
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, CorruptShardError, FetcherError, StoreError
 from penstock.files import atomic_write, os_errors
-from penstock.index.catalog import INDEX_NAME, parse_index_file
-from penstock.index.paths import is_shard_name
+from penstock.index.catalog import parse_index_file
+from penstock.index.paths import INDEX_NAME, is_shard_name
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
 from penstock.storage.base import shown_url, url_scheme

@@ -29,7 +29,7 @@ from penstock.cachedir.lock import open_locked, wait_for_lock
 from penstock.cachedir.presence import APART, ShardStamp
 from penstock.errors import CacheError
 from penstock.files import atomic_write, make_folders, os_errors
-from penstock.index.catalog import INDEX_NAME
+from penstock.index.paths import INDEX_NAME
 from penstock.outside_text import Bounded
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.cachedir.layout import apart_name, place_of, user_cache_dir
 from penstock.codecs.digest import check_hashes, quickest_hash
 from penstock.errors import ConfigError
-from penstock.index.catalog import INDEX_NAME
+from penstock.index.paths import INDEX_NAME
 from penstock.storage.base import StoreSettings, url_scheme
 from penstock.wire.item import Item, ItemPart, StoredFile, StoredSpan
 

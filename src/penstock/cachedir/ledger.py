@@ -28,8 +28,7 @@ from penstock.cachedir.lock import Descriptor, try_hold_file, wait_for_lock
 from penstock.cachedir.presence import FileStamp
 from penstock.cachedir.versions import tag_of
 from penstock.files import atomic_write, make_folders
-from penstock.index.catalog import INDEX_NAME
-from penstock.index.paths import is_plain_name
+from penstock.index.paths import INDEX_NAME, is_plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,8 +13,7 @@ from penstock.cachedir.ledger import boot_id
 from penstock.cachedir.lock import lock_within
 from penstock.errors import LockTimeoutError
 from penstock.files import atomic_write, make_folders
-from penstock.index.columns import ShardColumns
-from penstock.index.model import Index
+from penstock.index.model import Index, ShardColumns
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Merge, and say where the result is."""
-    from penstock.index.catalog import INDEX_NAME
+    from penstock.index.paths import INDEX_NAME
     from penstock.publish.merge_index import merge_index
     from penstock.storage.base import shown_url
 

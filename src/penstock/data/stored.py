@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import lend_proxied
-from penstock.index.catalog import INDEX_NAME, parse_index
-from penstock.index.paths import resolve_inside
+from penstock.index.catalog import parse_index
+from penstock.index.paths import INDEX_NAME, resolve_inside
 from penstock.reading.local_folder import read_local_index
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore

@@ -37,7 +37,7 @@ from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectChangedError, ObjectNotFoundError, StoreError
 from penstock.fetcher.store_handles import is_near
-from penstock.index.catalog import INDEX_NAME
+from penstock.index.paths import INDEX_NAME
 from penstock.storage.base import ObjectInfo
 
 if TYPE_CHECKING:

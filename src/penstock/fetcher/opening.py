@@ -36,7 +36,8 @@ from penstock.fetcher.copies import Copy, digest_of
 from penstock.fetcher.store_handles import is_near
 from penstock.fetcher.transfer import Download, again_if_deleted, holding, learn_size
 from penstock.files import copy_file, make_folders
-from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
+from penstock.index.catalog import MAX_INDEX_BYTES
+from penstock.index.paths import INDEX_NAME
 from penstock.types import Span
 from penstock.units import format_bytes
 from penstock.wire.item import Item, ItemPart, StoredFile
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from penstock.fetcher.budget import Reservation
     from penstock.fetcher.store_handles import StoreHandle
     from penstock.fetcher.transfer import Tools, Transfer
-    from penstock.index.files_loader import IndexedFile
+    from penstock.index.files_json import IndexedFile
     from penstock.scan.make_index import Identity
     from penstock.storage.base import ObjectInfo
     from penstock.wire.settings import FilesRequest

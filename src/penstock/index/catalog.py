@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from penstock.index.model import Index
 
-INDEX_NAME = "index.json"
 MAX_INDEX_BYTES = 1 << 30  # some millions of shards
 
 

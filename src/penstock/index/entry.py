@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import IndexFieldError
-from penstock.index.model import MAX_SHARD_BYTES, Column
+from penstock.index.shards import MAX_SHARD_BYTES, Column
 from penstock.registry import Registry
 
 if TYPE_CHECKING:

@@ -8,21 +8,55 @@ from __future__ import annotations
 
 import binascii
 import json
-from typing import TYPE_CHECKING, Any
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from penstock.errors import BadIndexError
+import numpy as np
+
+from penstock.errors import BadIndexError, IndexFieldError
 from penstock.index.entry import formats
-from penstock.index.files_loader import FilesLoader
-from penstock.index.model import FileInfo, Index, ObjectSpan, Part, ShardInfo, ShardLayout
+from penstock.index.model import ColumnsBuilder, Index, encoded
+from penstock.index.paths import is_shard_name
+from penstock.index.shards import Column, ShardLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.index.files_loader import FileShard, IndexedFile
+    from penstock.index.shards import ShardInfo
+    from penstock.types import Int64Array
 
 STORED_NAME = ".penstock-index"
 CATALOG = "files"
 VERSION = 1
+_MOST = 2**62
+_MOST_SAMPLES = 2**48
+_SHARDS_AT_ONCE = 1 << 12  # of which arrays are made together: there may be a million of them
+
+
+class FileShard(NamedTuple):
+    """One shard of a file, as `formats.files.ScannedShard` says it, in plain numbers."""
+
+    num_samples: int
+    begin: int  # of what is stored, also if that is compressed
+    end: int
+    raw_bytes: int
+    is_exact: bool = True
+    details: bytes = b""
+
+
+class IndexedFile(NamedTuple):
+    """One file, as it was when it was scanned."""
+
+    name: str
+    num_bytes: int
+    version: str | None
+    layout: ShardLayout
+    shards: tuple[FileShard, ...] = ()
+
+    @property
+    def identity(self) -> tuple[str, int, str | None]:
+        """What must still be true of the file for this to be true of its content."""
+        return self.name, self.num_bytes, self.version
 
 
 # --- Writing ------------------------------------------------------------------------------------------------
@@ -66,16 +100,21 @@ class FilesCatalog:
 
     def parse(self, document: dict[str, Any], where: str) -> Index:
         """Return the shards of all files, in the order of the files."""
-        # With NumPy, which the fetcher starts without.
-        from penstock.index.columns import ShardColumns
-        from penstock.index.files_columns import columns_of_files
-
         loader, layouts, entries = _open_document(document, where)
-        columns = columns_of_files(loader, layouts, entries)
-        if columns is None:
-            files = [loader.file(entry, layouts) for entry in entries]
-            columns = ShardColumns.of(shard for file in files for shard in shards_of(file))
-        return Index(columns)
+        columns = ColumnsBuilder()
+        heads: list[IndexedFile] = []
+        shards: list[list[Any]] = []
+        num_waiting = 0
+        entries.reverse()
+        while entries:  # taken out of their list, so that the memory of what was read can be used again
+            entry = entries.pop()
+            heads.append(loader.head(entry, layouts))
+            shards.append(loader.list_in(entry, "shards"))
+            num_waiting += len(shards[-1])
+            if num_waiting >= _SHARDS_AT_ONCE or not entries:
+                loader.add_shards(columns, heads, shards)
+                heads, shards, num_waiting = [], [], 0
+        return Index(columns.build())
 
 
 def load_files(document: dict[str, Any], where: str) -> list[IndexedFile]:
@@ -109,27 +148,170 @@ def settings_of(document: dict[str, Any]) -> Mapping[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def shards_of(file: IndexedFile) -> list[ShardInfo]:
-    """Return how the shards of a file are fetched, and under which names they are kept.
-
-    A shard that is read as it is stored has one form. One that is unpacked, by a codec or by its format, has two.
-    """
-    form = formats.get(file.layout.format)()
-    shards = []
-    for shard in file.shards:
-        is_whole = (shard.begin, shard.end) == (0, file.num_bytes)
-        name = file.name if is_whole else f"{file.name}@{shard.begin}-{shard.end}"
-        stored, span = FileInfo(name, shard.end - shard.begin), _span(file, shard.begin, shard.end)
-        if file.layout.compression is not None:
-            part = Part(FileInfo(f"{name}.raw", shard.raw_bytes), stored, span)
-        elif form.raw_version:
-            raw = FileInfo(f"{name}.{form.raw_version}", shard.raw_bytes, is_exact=shard.is_exact)
-            part = Part(raw, stored, span)
-        else:
-            part = Part(stored, span=span)
-        shards.append(ShardInfo(file.layout, shard.num_samples, (part,), shard.details))
-    return shards
+def shards_of(file: IndexedFile) -> Sequence[ShardInfo]:
+    """Return how the shards of a file are fetched, and under which names they are kept."""
+    columns = ColumnsBuilder()
+    numbers = np.array([shard[:4] for shard in file.shards], np.int64).reshape(-1, 4)
+    is_exact, details = [shard.is_exact for shard in file.shards], [shard.details for shard in file.shards]
+    _add_shards(columns, [(file, len(numbers))], numbers, is_exact, details)
+    return columns.build()
 
 
-def _span(file: IndexedFile, begin: int, end: int) -> ObjectSpan:
-    return ObjectSpan(file.name, begin, end - begin, file.num_bytes, file.version)
+def _add_shards(
+    columns: ColumnsBuilder,
+    files: Sequence[tuple[IndexedFile, int]],
+    numbers: Int64Array,
+    is_exact: Sequence[bool],
+    details: Sequence[bytes],
+) -> None:
+    """Add so many shards of each file. One that is read as it is stored has one form, one that is unpacked two."""
+    files = [(file, count) for file, count in files if count]
+    known = {key: _raw_suffix(layout) for key, layout in {id(file.layout): file.layout for file, _ in files}.items()}
+    suffixes = [known[id(file.layout)] for file, _ in files]
+    counts = [count for _, count in files]
+    spans = iter(zip(numbers[:, 1].tolist(), numbers[:, 2].tolist(), strict=True))
+    wholes, versions = [encoded(file.name) for file, _ in files], [encoded(file.version or "") for file, _ in files]
+    names: list[bytes] = []
+    for (file, count), whole, suffix in zip(files, wholes, suffixes, strict=True):
+        here, num_bytes = islice(spans, count), file.num_bytes
+        named = [whole if begin == 0 and end == num_bytes else b"%b@%d-%d" % (whole, begin, end) for begin, end in here]
+        names += [form for name in named for form in (name + suffix, name)] if suffix else named
+    num_forms = np.repeat(np.array([1 + bool(suffix) for suffix in suffixes], np.int64), counts)
+    stored = np.cumsum(num_forms) - 1
+    raw = stored - (num_forms - 1)
+    sizes = np.empty(len(names), np.int64)
+    sizes[raw], sizes[stored] = numbers[:, 3], numbers[:, 2] - numbers[:, 1]
+    is_packed, is_estimate = np.zeros((2, len(names)), np.bool_)
+    is_packed[stored] = num_forms > 1
+    # Only what a format unpacks can turn out to be longer.
+    may_differ = np.repeat(np.array([file.layout.compression is None for file, _ in files], np.bool_), counts)
+    is_estimate[raw] = may_differ & (num_forms > 1) & ~np.array(is_exact, np.bool_)
+    first = columns.add_objects(wholes, [file.num_bytes for file, _ in files], versions)
+    columns.add_spans(stored, np.repeat(first + np.arange(len(files)), counts), numbers[:, 1])
+    columns.add_files(names, sizes, is_packed, is_estimate=is_estimate)
+    layout_numbers = np.repeat([columns.number_of(file.layout) for file, _ in files], counts)
+    columns.add_shards(layout_numbers, numbers[:, 0], num_forms, details)
+
+
+def _raw_suffix(layout: ShardLayout) -> bytes:
+    """Return what the raw name of a shard ends with that a codec or its format unpacks; empty: it is not unpacked."""
+    version = formats.get(layout.format)().raw_version if layout.compression is None else "raw"
+    return f".{version}".encode() if version else b""
+
+
+class FilesLoader:
+    """Turns plain values into files, or says what is wrong with them."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def refuse(self, problem: str) -> NoReturn:
+        """Return what is wrong."""
+        raise IndexFieldError(f"Index file at {self._where} {problem}: make it again with penstock index")
+
+    def list_in(self, value: Any, field: str) -> list[Any]:
+        """Return a field that must be a list."""
+        found = value.get(field) if isinstance(value, dict) else None
+        if not isinstance(found, list):
+            self.refuse(f"has {field!r} that is not a list")
+        return found
+
+    def layout(self, value: Any) -> ShardLayout:
+        """Read one layout."""
+        columns = self.list_in(value, "columns")
+        name, compression, settings = value.get("format"), value.get("compression"), value.get("settings")
+        if not isinstance(name, str) or name not in formats or not hasattr(formats.get(name), "scan"):
+            self.refuse(f"names the unknown format {name!r}")
+        if not isinstance(compression, str | None) or not isinstance(settings, dict):
+            self.refuse("has a layout whose compression or settings are not valid")
+        return ShardLayout(
+            format=name,
+            columns=tuple(self._column(column) for column in columns),
+            compression=compression,
+            settings=settings,
+        )
+
+    def _column(self, value: Any) -> Column:
+        if not isinstance(value, list) or list(map(type, value[:2])) != [str, str] or len(value) != 3:
+            self.refuse("has a column without a name and a type")
+        return Column(value[0], value[1], None if value[2] is None else self._count(value[2]))
+
+    def file(self, value: Any, layouts: Sequence[ShardLayout]) -> IndexedFile:
+        """Read one file."""
+        head = self.head(value, layouts)
+        return head._replace(shards=self.shards(head, self.list_in(value, "shards")))
+
+    def name(self, value: Any) -> str:
+        """Read the name of a file."""
+        name = value.get("name") if isinstance(value, dict) else None
+        if not isinstance(name, str) or not is_shard_name(name):
+            self.refuse(f"names the file {name!r}, which is not a plain path inside the folder")
+        return name
+
+    def head(self, value: Any, layouts: Sequence[ShardLayout]) -> IndexedFile:
+        """Read all of a file but its shards."""
+        name, version = value["name"], value.get("version")  # a name that was checked with all others
+        if not isinstance(version, str | None):
+            self.refuse(f"has a version of {name} that is not text")
+        layout = layouts[self._count(value.get("layout"), len(layouts) - 1)]
+        return IndexedFile(name, self._count(value.get("bytes")), version, layout)
+
+    def shards(self, head: IndexedFile, values: Sequence[Any]) -> tuple[FileShard, ...]:
+        """Read the shards of a file."""
+        is_whole = head.layout.compression is not None and len(values) == 1  # whatever else an older index says
+        loaded = tuple(self._shard(value, head.name, _MOST if is_whole else head.num_bytes) for value in values)
+        return (loaded[0]._replace(begin=0, end=head.num_bytes),) if is_whole else loaded
+
+    def add_shards(self, columns: ColumnsBuilder, heads: Sequence[IndexedFile], shards: Sequence[list[Any]]) -> None:
+        """Add to columns what `shards` would read of each file, checked together, which is quicker."""
+        rows = list(chain.from_iterable(shards))
+        files = list(zip(heads, map(len, shards), strict=True))
+        try:
+            values = list(chain.from_iterable([row[:4] for row in rows]))
+            is_right = {4, 6}.issuperset(map(len, rows)) and {list}.issuperset(map(type, rows))
+            numbers = np.array(values, np.int64).reshape(-1, 4)
+            is_exact = [len(row) == 4 or bool(row[4]) for row in rows]
+            details = [b"" if len(row) == 4 else binascii.a2b_base64(row[5], strict_mode=True) for row in rows]
+            is_right = is_right and {int}.issuperset(map(type, values)) and self._fit(files, numbers)
+        except (TypeError, ValueError, LookupError, OverflowError):
+            is_right = False
+        if not is_right:
+            for head, values in zip(heads, shards, strict=True):
+                self.shards(head, values)  # it says what is wrong
+            self.refuse("has shards that are not valid")
+        _add_shards(columns, files, numbers, is_exact, details)
+
+    def _fit(self, files: Sequence[tuple[IndexedFile, int]], numbers: Int64Array) -> bool:
+        """Return whether shards lie within their files; the only one of a compressed file is all of it."""
+        counts = [count for _, count in files]
+        ends = np.repeat(np.array([file.num_bytes for file, _ in files], np.int64), counts)
+        is_whole = [count == 1 and file.layout.compression is not None for file, count in files]
+        whole = np.flatnonzero(np.repeat(is_whole, counts))
+        numbers[whole, 1], numbers[whole, 2] = 0, ends[whole]
+        samples, begins, stops, raw_bytes = numbers.T
+        return bool(
+            (numbers >= 0).all()
+            and (samples <= _MOST_SAMPLES).all()
+            and (raw_bytes <= _MOST).all()
+            and (begins <= stops).all()
+            and (stops <= ends).all()
+        )
+
+    def _shard(self, value: Any, name: str, num_bytes: int) -> FileShard:
+        if not isinstance(value, list) or len(value) not in (4, 6):
+            self.refuse(f"has a shard of {name} that is not valid")
+        num_samples, begin, end, raw_bytes = (self._count(number) for number in value[:4])
+        if not begin <= end <= num_bytes or num_samples > _MOST_SAMPLES:
+            self.refuse(f"has a shard of {name} that lies outside of that file")
+        if len(value) == 4:
+            return FileShard(num_samples, begin, end, raw_bytes)
+        try:
+            details = binascii.a2b_base64(value[5], strict_mode=True)
+            return FileShard(num_samples, begin, end, raw_bytes, bool(value[4]), details)
+        except (TypeError, ValueError):
+            self.refuse(f"has details of a shard of {name} that are not base64")
+
+    def _count(self, value: Any, most: int = _MOST) -> int:
+        if type(value) is not int or not 0 <= value <= most:
+            self.refuse(f"has {value!r} instead of a number from 0 to {most}")
+        return value

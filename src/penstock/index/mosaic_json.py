@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import operator
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from penstock.errors import BadIndexError, IndexFieldError
-from penstock.index.catalog import INDEX_NAME
 from penstock.index.entry import formats, part_fields
-from penstock.index.model import MAX_SHARD_BYTES, FileInfo, Index, ObjectSpan, Part, ShardInfo, ShardLayout
-from penstock.index.paths import is_plain_name, is_shard_name
+from penstock.index.model import ColumnsBuilder, Index, ShardColumns, encoded
+from penstock.index.paths import INDEX_NAME, is_plain_name, is_shard_name
+from penstock.index.shards import MAX_SHARD_BYTES, FileInfo, ObjectSpan, Part, ShardInfo, ShardLayout
 from penstock.units import parse_bytes
 from penstock.user_warnings import warn_user
-
-if TYPE_CHECKING:
-    from penstock.index.columns import ShardColumns
 
 VERSION = 2
 _COMMON_FIELDS = ("compression", "hashes", "size_limit", "version")
@@ -106,8 +103,6 @@ def _parse_entries(entries: list[Any], where: str) -> Index:
     parser = _EntryParser(where)
     if len(entries) < _MANY:
         return Index(tuple([parser.parse(number, entry) for number, entry in enumerate(entries)]))
-    from penstock.index.columns import ShardColumns  # with NumPy, which the fetcher starts without
-
     columns = parser.parse_alike(entries)
     if columns is None:  # not alike, or wrong: one by one says where
         columns = ShardColumns.of(parser.parse(number, entry) for number, entry in enumerate(entries))
@@ -290,8 +285,6 @@ class _EntryParser:
 
 def _columns_of(known: _KnownFormat, layout: ShardLayout, entries: list[dict[str, Any]]) -> ShardColumns | None:
     """Collect the files of entries of one layout; None: something is not as `_EntryParser` wants it."""
-    from penstock.index.columns import ColumnsBuilder
-
     is_packed = layout.compression is not None
     fields = [field for pair in known.part_fields for field in pair[: 1 + is_packed]]
     files = [entry[field] for entry in entries for field in fields]
@@ -313,8 +306,9 @@ def _columns_of(known: _KnownFormat, layout: ShardLayout, entries: list[dict[str
     if not is_right:
         return None
     columns = ColumnsBuilder()
-    columns.add_files(names, sizes, digests, [False, True][: 1 + is_packed] * (len(files) // (1 + is_packed)))
-    columns.add_shards(layout, num_samples, len(fields))
+    packed = [False, True][: 1 + is_packed] * (len(files) // (1 + is_packed))
+    columns.add_files(list(map(encoded, names)), sizes, packed, digests=digests)
+    columns.add_shards([columns.number_of(layout)] * len(entries), num_samples, [len(fields)] * len(entries))
     return columns.build()
 
 

@@ -6,9 +6,9 @@ import os
 from pathlib import Path, PurePosixPath
 
 from penstock.errors import BadIndexError
-from penstock.index.catalog import INDEX_NAME
 from penstock.outside_text import IGNORECASE, NAME_CHARACTERS, Bounded
 
+INDEX_NAME = "index.json"
 _PLAIN = Bounded("[^\\\\\0\ud800-\udfff]+", NAME_CHARACTERS)  # no backslash, no NUL, nothing that UTF-8 cannot spell
 _FORBIDDEN_PARTS = frozenset({"", ".", ".."})  # an absolute path begins with an empty part
 _INDEX = INDEX_NAME.replace(".", "[.]")

@@ -12,9 +12,10 @@ from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
 from penstock.formats.mds import MDSBuilder
 from penstock.formats.shard_files import ShardBlocks, ShardFileFormat
-from penstock.index.catalog import INDEX_NAME, parse_index
+from penstock.index.catalog import parse_index
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index
+from penstock.index.paths import INDEX_NAME
 from penstock.publish.shard_queue import PendingShard
 from penstock.publish.sizes import check_size_limit, shard_name
 from penstock.publish.target import FilesTarget

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.cache.proxied import open_proxied
 from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError, StoreTimeoutError
 from penstock.files import sweep
-from penstock.index.catalog import INDEX_NAME, parse_index
+from penstock.index.catalog import parse_index
 from penstock.index.model import Index
 from penstock.index.mosaic_json import dump_index
-from penstock.index.paths import is_shard_name
+from penstock.index.paths import INDEX_NAME, is_shard_name
 from penstock.publish.target import FilesTarget, open_files
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore

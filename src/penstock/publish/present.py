@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError, OutputExistsError
 from penstock.files import os_errors, sweep
-from penstock.index.catalog import INDEX_NAME, parse_index
+from penstock.index.catalog import parse_index
 from penstock.index.model import Index
-from penstock.index.paths import resolve_inside
+from penstock.index.paths import INDEX_NAME, resolve_inside
 from penstock.publish.sizes import is_shard_file, renumbered
 from penstock.storage.local import LocalStore
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from penstock.errors import ConfigError
-from penstock.index.catalog import INDEX_NAME
+from penstock.index.paths import INDEX_NAME
 from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.publish.sizes import ShardSizes, is_shard_file
 from penstock.publish.target import LEDGER_NAME, LOCK_NAME

@@ -25,7 +25,7 @@ from penstock.errors import (
 )
 from penstock.failpoints import failpoint
 from penstock.files import exchange, flush_file, flush_folder, os_errors, write_file
-from penstock.index.catalog import INDEX_NAME
+from penstock.index.paths import INDEX_NAME
 from penstock.interrupts import WaitingFor
 from penstock.storage.base import check_writable, shown_url, url_scheme
 from penstock.storage.local import LocalStore

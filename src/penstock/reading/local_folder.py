@@ -12,8 +12,8 @@ from penstock.cachedir.once import keep_index
 from penstock.errors import CorruptShardError, ObjectChangedError, ObjectNotFoundError
 from penstock.files import os_errors, read_file
 from penstock.formats.parts import open_shard
-from penstock.index.catalog import INDEX_NAME, parse_index
-from penstock.index.paths import resolve_inside
+from penstock.index.catalog import parse_index
+from penstock.index.paths import INDEX_NAME, resolve_inside
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock.index.files_loader import IndexedFile
+    from penstock.index.files_json import IndexedFile
     from penstock.storage.base import ObjectInfo
 
 _COPY_BYTES = 4 << 20

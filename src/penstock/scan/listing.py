@@ -7,8 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, LostIndexError, NoReadableFilesError, ObjectNotFoundError, RequestRefusedError
-from penstock.index.catalog import INDEX_NAME
-from penstock.index.paths import is_shard_name
+from penstock.index.paths import INDEX_NAME, is_shard_name
 from penstock.scan.detect import kind_of_name
 from penstock.scan.hub import MAX_HEAD_BYTES, OWN_SETTINGS, README, choose_files, read_subsets
 from penstock.scan.patterns import fits, has_magic, has_magic_part, is_beside, is_hidden, literal_prefix

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.cachedir.versions import tag_of
 from penstock.errors import BadIndexError, ConfigError, CorruptShardError, DataError
 from penstock.formats.files import get_file_format
-from penstock.index.files_json import check_readable, dump_files, load_files, settings_of
-from penstock.index.files_loader import FileShard, IndexedFile
+from penstock.index.files_json import FileShard, IndexedFile, check_readable, dump_files, load_files, settings_of
 from penstock.index.model import ShardLayout
 from penstock.scan.batched_scan import batched_scan
 from penstock.scan.detect import FIRST_BYTES, FileKind, kinds_of
@@ -247,7 +246,7 @@ def unite_columns(files: Sequence[IndexedFile]) -> list[IndexedFile]:
     """Return each file the columns of all: any of them may lack in any row."""
     columns = {column.name: column for file in files for column in file.layout.columns}
     united = tuple(columns.values())
-    return [replace(file, layout=replace(file.layout, columns=united)) for file in files]
+    return [file._replace(layout=replace(file.layout, columns=united)) for file in files]
 
 
 def files_that_fit(

@@ -11,7 +11,7 @@ from penstock.errors import ConfigError, StoreError
 from penstock.files import os_errors
 from penstock.formats.base import get_format
 from penstock.formats.files import get_file_format
-from penstock.index.catalog import INDEX_NAME
+from penstock.index.paths import INDEX_NAME
 from penstock.scan.detect import format_of, known_suffixes
 from penstock.scan.patterns import NamedFiles, find_source, has_magic, is_file_name
 from penstock.storage.base import url_scheme

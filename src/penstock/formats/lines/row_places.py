@@ -12,7 +12,7 @@ from penstock.formats.content import BEGINNING
 from penstock.formats.lines.scan import load_details
 
 if TYPE_CHECKING:
-    from penstock.index.files_loader import IndexedFile
+    from penstock.index.files_json import IndexedFile
 
 _APART_BYTES = 1 << 20  # of content, between two places; more in files that are so long that there would be many
 _MOST_PLACES = 256

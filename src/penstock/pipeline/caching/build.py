@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadSampleError, EmptyDatasetError, OutputBusyError, ResumeError
-from penstock.index.catalog import INDEX_NAME
 from penstock.index.mosaic_json import dump_index
+from penstock.index.paths import INDEX_NAME
 from penstock.pipeline.caching.parts import Part, part_name, plan_parts
 from penstock.pipeline.caching.place import PLAN_NAME
 from penstock.pipeline.caching.selected import find_cuts, select_part

@@ -12,7 +12,8 @@ from penstock.cache.proxied import open_proxied
 from penstock.cachedir.layout import place_of, user_cache_dir
 from penstock.cachedir.lock import try_hold
 from penstock.files import sweep
-from penstock.index.catalog import INDEX_NAME, parse_index
+from penstock.index.catalog import parse_index
+from penstock.index.paths import INDEX_NAME
 from penstock.pipeline.caching.parts import part_name
 from penstock.publish.settings import MANIFEST_NAME
 from penstock.publish.target import hold_output, open_files, read_json

@@ -14,7 +14,7 @@ from penstock.index.files_json import STORED_NAME, load_files
 
 if TYPE_CHECKING:
     from penstock.formats.lines.row_places import RowPlace
-    from penstock.index.files_loader import IndexedFile
+    from penstock.index.files_json import IndexedFile
     from penstock.sources.files.found import FoundFile
     from penstock.storage.base import Store
 

@@ -15,8 +15,7 @@ from penstock import LocalDataset, MDSWriter, StreamingDataset
 from penstock.errors import DataError
 from penstock.index import mosaic_json
 from penstock.index.catalog import parse_index
-from penstock.index.columns import ShardColumns
-from penstock.index.model import Column, FileInfo, Index, ObjectSpan, Part, ShardInfo, ShardLayout
+from penstock.index.model import Column, FileInfo, Index, ObjectSpan, Part, ShardColumns, ShardInfo, ShardLayout
 from penstock.index.mosaic_json import dump_index
 from tests.streaming import private_places
 

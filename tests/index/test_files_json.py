@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadIndexError
-from penstock.index import files_columns
+from penstock.index import files_json
 from penstock.index.catalog import parse_index
-from penstock.index.columns import ShardColumns
-from penstock.index.files_json import dump_files, load_files, shards_of
-from penstock.index.files_loader import FileShard, IndexedFile
-from penstock.index.model import Column, ShardLayout
+from penstock.index.files_json import FileShard, IndexedFile, dump_files, load_files, shards_of
+from penstock.index.model import Column, ShardColumns, ShardLayout
 
+STORED = Path(__file__).parents[1] / "golden" / "fuzz" / "files_of_csv.json"
 LAYOUTS = [
     ShardLayout(format="jsonl", columns=(Column("a", "json"),)),
     ShardLayout(format="parquet", columns=(Column("a", "int64", 8), Column("b", "string")), settings={"x": [1]}),
@@ -61,7 +61,7 @@ def test_what_was_dumped_is_read_again(files: list[IndexedFile]) -> None:
     "layout", [LAYOUTS[0], LAYOUTS[1], ShardLayout(format="mp4", columns=())], ids=lambda each: each.format
 )
 def test_many_files_become_the_columns_of_their_shards(layout: ShardLayout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_columns, "_SHARDS_AT_ONCE", 7)
+    monkeypatch.setattr(files_json, "_SHARDS_AT_ONCE", 7)
     files = []
     for number in range(20):
         shards = [FileShard(at % 3, 10 * at, 10 * at + 9, 30, at % 2 == 0, b"x" * at) for at in range(number % 5)]
@@ -135,3 +135,14 @@ def test_what_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:
     parse_index(damaged(), "here")
     with pytest.raises(BadIndexError, match=r"Index file at here.* make it again"):
         parse_index(damaged(**changes), "here")
+
+
+@pytest.mark.parametrize(
+    "shard", [[], "abc", "", [1, 8, 48], [1, 8, 48, 40, 1], [1, 8, 48, 40, 1, "", 2], {"a": 1}, {}, None, 3]
+)
+def test_a_shard_that_is_none_is_an_error_of_the_index(shard: Any) -> None:
+    document = json.loads(STORED.read_bytes())
+    assert parse_index(json.dumps(document).encode(), "here").num_samples == 15
+    document["files"][1]["shards"].append(shard)
+    with pytest.raises(BadIndexError, match=r"^Index file at here"):
+        parse_index(json.dumps(document).encode(), "here")
