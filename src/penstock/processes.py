@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# The parent's end of a pipe shows its death at once, unless other processes hold it too: then its number does.
+_LOOK_EVERY_S = 2.0
+
 
 class Inherited(Protocol):
     """Something that must not go on living in a forked child."""
@@ -118,3 +121,37 @@ class PerProcess(Generic[T]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._make = state["_make"]
         self.after_fork_in_child()
+
+
+# --- Children that end with their parent --------------------------------------------------------------------------
+
+
+def end_with_parent() -> None:
+    """Watch the parent of this worker in the background, and end when it is gone.
+
+    torch ends a worker that waits for work. One that waits for room in the pipe for its batches would wait for ever:
+    its siblings hold the other end, so nothing tells it that its reader is gone.
+    """
+    _watching.get()
+
+
+def _start_watching() -> threading.Thread | None:
+    import multiprocessing  # which only workers need
+
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return None
+    thread = threading.Thread(target=_watch, args=(os.getppid(), parent.sentinel), name="penstock-parent", daemon=True)
+    thread.start()
+    return thread
+
+
+_watching = PerProcess(_start_watching)
+
+
+def _watch(parent: int, sentinel: int) -> None:
+    from multiprocessing.connection import wait
+
+    while os.getppid() == parent and not wait([sentinel], timeout=_LOOK_EVERY_S):
+        pass
+    os._exit(1)

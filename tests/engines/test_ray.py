@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import ParquetShardedSource, Pipeline, RayConfig, save_iterator
+from penstock import ParquetShardedSource, Pipeline, save_iterator
 from penstock.errors import ConfigError, TransformError
-from penstock.pipeline.caching.build import CacheFormat, PartDone, prepare_build
-from penstock.pipeline.caching.engines import RayEngine, start_ray, task_options
-from penstock.pipeline.caching.place import CachePlace
+from penstock.pipeline.caching import follow_plan
+from penstock.publish.engines import RayEngine
 from penstock.publish.materialise import materialise
+from penstock.publish.parts import PartDone, PartsTarget
 from tests.pipeline.deadly import Deadly
 from tests.pipeline.texts import same, settings, write_texts
 
@@ -28,7 +28,7 @@ OBJECT_STORE_BYTES = 100 << 20
 
 @pytest.fixture(scope="module", autouse=True)
 def ray() -> Iterator[Any]:
-    library = start_ray(RayConfig(enabled=True, object_store_memory=OBJECT_STORE_BYTES))
+    library = RayEngine(object_store_memory=OBJECT_STORE_BYTES).start()
     yield library
     library.shutdown()
 
@@ -66,9 +66,9 @@ def test_batches_while_ray_computes(tmp_path: Path) -> None:
 
 
 def test_a_task_whose_worker_dies_is_run_again(tmp_path: Path) -> None:
-    job = prepare_build(Deadly(tmp_path / "dead"), CachePlace(str(tmp_path / "cache")), CacheFormat(part_size=1), {})
+    made = follow_plan(Deadly(tmp_path / "dead"), PartsTarget(str(tmp_path / "cache")), 1)
     done: list[PartDone] = []
-    materialise(job, RayEngine(RayConfig(enabled=True, num_workers=2)), done.append)
+    materialise(*made, RayEngine(2), done.append)
     assert (tmp_path / "dead").exists()
     assert sorted(part.number for part in done) == [0, 1, 2, 3]
     assert sum(part.num_rows for part in done) == 40
@@ -86,8 +86,8 @@ def test_what_is_sent_holds_no_rows(tmp_path: Path) -> None:
     rows = [{"id": n, "text": "x" * 1000} for n in range(5000)]
     save_iterator(rows, tmp_path / "rows", max_shard_size="500kb")
     source = ParquetShardedSource(str(tmp_path / "rows"))
-    job = prepare_build(source, CachePlace(str(tmp_path / "cache")), CacheFormat(), {})
-    assert len(pickle.dumps(job)) < 20_000
+    made = follow_plan(source, PartsTarget(str(tmp_path / "cache")), "16MB")
+    assert len(pickle.dumps(made)) < 20_000
 
 
 def test_no_more_tasks_than_workers(tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +106,9 @@ def test_no_more_tasks_than_workers(tmp_path: Path, ray: Any, monkeypatch: pytes
 
 
 def test_what_tasks_need(tmp_path: Path) -> None:
-    assert task_options(RayConfig())["num_cpus"] == 1
-    assert task_options(RayConfig(use_gpu=True))["num_gpus"] == 1
-    needs = task_options(RayConfig(resources_per_worker={"CPU": 0.5, "disk": 1}))
+    assert RayEngine().task_options()["num_cpus"] == 1
+    assert RayEngine(use_gpu=True).task_options()["num_gpus"] == 1
+    needs = RayEngine(resources_per_worker={"CPU": 0.5, "disk": 1}).task_options()
     assert needs["num_cpus"] == 0.5
     assert needs["resources"] == {"disk": 1}
 

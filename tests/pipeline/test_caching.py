@@ -30,13 +30,11 @@ from penstock import (
     StreamingDataset,
 )
 from penstock.errors import CacheError, ColumnTypeError, ConfigError, EmptyDatasetError, ExtraColumnError
-from penstock.pipeline.caching.background import BackgroundBuild
-from penstock.pipeline.caching.build import CacheFormat, PartDone, prepare_build
-from penstock.pipeline.caching.engines import ProcessPool
-from penstock.pipeline.caching.parts import plan_parts
-from penstock.pipeline.caching.place import CachePlace
-from penstock.pipeline.caching.source import CachedShardedSource
+from penstock.pipeline.caching import BackgroundBuild, CachedShardedSource, follow_plan
+from penstock.pipeline.cutting import plan_cuts
+from penstock.publish.engines import ProcessPool
 from penstock.publish.materialise import ThisProcess, materialise
+from penstock.publish.parts import PartDone, PartsTarget
 from penstock.sources.tokens.source import TokenizeTransform
 from tests.pipeline.deadly import Deadly
 from tests.pipeline.texts import same, settings
@@ -205,10 +203,27 @@ def test_a_cache_is_a_dataset(data: Path) -> None:
     assert Counter(len(sample["input_ids"]) for each in every for sample in each) == lengths
 
 
-def write(place: Path, source: Any, **form: Any) -> CachedShardedSource:
-    job = prepare_build(source, CachePlace(str(place)), CacheFormat(**form), {})
-    materialise(job, ThisProcess())
-    return CachedShardedSource(job.place, len(job.plan.parts), "word")
+def write(place: Path, source: Any, part_size: int | str = "16MB") -> CachedShardedSource:
+    tasks, target = follow_plan(source, PartsTarget(str(place)), part_size)
+    materialise(tasks, target, ThisProcess())
+    return CachedShardedSource(target, len(tasks.cuts), "word")
+
+
+def test_a_cache_of_another_version_is_made_anew(data: Path) -> None:
+    cached(data).build()
+    for name in ("_manifest.json", "_plan.json"):
+        for path in data.glob(f"cache/*/{name}"):
+            path.write_text(json.dumps({**json.loads(path.read_text()), "version": 1}))
+            if name == "_plan.json":  # of a cache that is not whole
+                (path.parent / "_manifest.json").unlink()
+        assert same(list(cached(data).build()), plainly(data))
+
+
+def test_an_error_in_a_cached_sample_says_what_to_do(data: Path) -> None:
+    with (data / "books-1.jsonl").open("a") as file:
+        file.write('\n{"id": "late", "text": "w1", "more": 1}')
+    with pytest.raises(ExtraColumnError, match=r"column 'more' .* in a transform before cache\(\)"):
+        Pipeline.from_config(settings(data)).source().cache({"cache_dir": f"{data}/cache", **SMALL}).build()
 
 
 def test_parts_without_samples(tmp_path: Path) -> None:
@@ -217,7 +232,7 @@ def test_parts_without_samples(tmp_path: Path) -> None:
     some = write(tmp_path / "some", source.filter(lambda row: 35 <= row["n"] < 62 or row["n"] == 99), part_size=1)
     assert [row["n"] for row in some] == [*range(35, 62), 99]
     assert some.shard_lengths() == [0, 0, 0, 5, 10, 10, 2, 0, 0, 1]
-    with pytest.raises(EmptyDatasetError, match="no sample to cache"):
+    with pytest.raises(EmptyDatasetError, match="there is no sample"):
         write(tmp_path / "none", source.filter(lambda row: False))
 
 
@@ -237,14 +252,14 @@ def test_values_that_are_missing_or_differ_in_type_are_kept(tmp_path: Path) -> N
     assert [type(row["score"]) for row in found] == [int, float, type(None)]
     assert same(found, rows)
     late = MemoryShardedSource([{"n": n if n < 300 else None} for n in range(400)])
-    with pytest.raises(ColumnTypeError, match=r"row 300: column 'n' .* in a transform before cache\(\)"):
+    with pytest.raises(ColumnTypeError, match=r"row 300: column 'n'"):
         write(tmp_path / "late", late)
 
 
 @given(sizes=st.lists(st.one_of(st.none(), st.integers(0, 300)), max_size=40), max_bytes=st.integers(1, 500))
 def test_parts_are_runs_of_shards_of_about_a_size(sizes: list[int | None], max_bytes: int) -> None:
     infos = [ShardInfo(number, str(number), None, size) for number, size in enumerate(sizes)]
-    parts = plan_parts(infos, max_bytes)
+    parts = plan_cuts(infos, max_bytes)
     runs = [(part.first, part.end) for part in parts]
     assert [number for first, end in runs for number in range(first, end)] == list(range(len(sizes)))
     for first, end in runs:
@@ -314,30 +329,30 @@ def test_a_cache_that_was_killed_or_is_built_by_others_goes_on(data: Path) -> No
 
 
 def test_a_process_of_the_pool_that_dies_is_replaced(tmp_path: Path) -> None:
-    job = prepare_build(Deadly(tmp_path / "dead"), CachePlace(str(tmp_path / "cache")), CacheFormat(part_size=1), {})
+    made = follow_plan(Deadly(tmp_path / "dead"), PartsTarget(str(tmp_path / "cache")), 1)
     done: list[PartDone] = []
-    materialise(job, ProcessPool(2), done.append)
+    materialise(*made, ProcessPool(2), done.append)
     assert (tmp_path / "dead").exists()
     assert sorted(part.number for part in done) == [0, 1, 2, 3]
-    again = prepare_build(Deadly(None), CachePlace(str(tmp_path / "other")), CacheFormat(part_size=1), {})
+    again = follow_plan(Deadly(None), PartsTarget(str(tmp_path / "other")), 1)
     with pytest.raises(CacheError, match="died 3 times in a row"):
-        materialise(again, ProcessPool(2), done.append)
+        materialise(*again, ProcessPool(2), done.append)
 
 
 BUILD_AND_DIE = """
 import signal, sys
 from penstock import MemoryShardedSource
-from penstock.pipeline.caching.build import CacheFormat, prepare_build
+from penstock.pipeline.caching import follow_plan
 from penstock.publish.materialise import ThisProcess, materialise
-from penstock.pipeline.caching.place import CachePlace
+from penstock.publish.parts import PartsTarget
 def die(event, arguments):
     if event == "os.rename" and str(arguments[1]) == f"{sys.argv[1]}/{sys.argv[2]}":
         signal.raise_signal(signal.SIGKILL)
 sys.addaudithook(die)
 source = MemoryShardedSource([{"n": n} for n in range(40)], num_shards=4, fingerprint="numbers")
-job = prepare_build(source, CachePlace(sys.argv[1]), CacheFormat(part_size=1), {})
-materialise(job, ThisProcess())
-job.finish()
+tasks, target = follow_plan(source, PartsTarget(sys.argv[1]), 1)
+materialise(tasks, target, ThisProcess())
+target.finish(4)
 """
 
 
@@ -379,12 +394,12 @@ class Gated(MemoryShardedSource):
 
 
 def reading_while_building(source: Any, place: Path) -> CachedShardedSource:
-    job = prepare_build(source, CachePlace(str(place)), CacheFormat(part_size=1), {})
+    tasks, target = follow_plan(source, PartsTarget(str(place)), 1)
 
     def run(on_part: Any, is_stopped: Any) -> None:
-        materialise(job, ThisProcess(), on_part, is_stopped)
+        materialise(tasks, target, ThisProcess(), on_part, is_stopped)
 
-    return CachedShardedSource(job.place, len(job.plan.parts), "gated", builder=BackgroundBuild(run, "here", 4))
+    return CachedShardedSource(target, len(tasks.cuts), "gated", builder=BackgroundBuild(run, "here", 4))
 
 
 def test_samples_are_read_while_others_are_made(tmp_path: Path) -> None:
@@ -400,7 +415,7 @@ def test_samples_are_read_while_others_are_made(tmp_path: Path) -> None:
         gate.set()
     assert [row["n"] for row in samples] == list(range(17, 40))
     assert source.shard_lengths() == [10, 10, 10, 10]
-    whole = CachedShardedSource(CachePlace(str(tmp_path / "cache")), 4, "gated")
+    whole = CachedShardedSource(PartsTarget(str(tmp_path / "cache")), 4, "gated")
     resumed = iter(whole)
     resumed.load_state_dict(state)  # a state from then fits the whole
     assert [row["n"] for row in resumed] == list(range(10, 40))

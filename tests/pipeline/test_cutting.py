@@ -23,8 +23,7 @@ from penstock import (
 )
 from penstock.errors import TransformError
 from penstock.formats.columnar.parquet_blocks import cut_groups
-from penstock.pipeline.caching.parts import Part, plan_parts
-from penstock.pipeline.caching.selected import find_cuts, select_part
+from penstock.pipeline.cutting import Cut, find_cuts, plan_cuts, select_part
 from tests.pipeline.texts import same, settings
 
 if TYPE_CHECKING:
@@ -62,9 +61,9 @@ def write_parquet(folder: Path) -> ShardedSource:
     return ParquetShardedSource(str(folder / "big.parquet"))
 
 
-def parts_of(source: ShardedSource, part_size: int) -> list[Part]:
+def parts_of(source: ShardedSource, part_size: int) -> list[Cut]:
     infos = [source.get_shard_info(name) for name in source.shard_names]
-    return plan_parts(infos, part_size, lambda number, size: find_cuts(source, number, size))
+    return plan_cuts(infos, part_size, lambda number, size: find_cuts(source, number, size))
 
 
 @pytest.mark.parametrize("write", [write_jsonl, write_csv, write_text, write_parquet])
@@ -81,7 +80,7 @@ def test_pieces_are_the_whole_and_can_be_resumed(tmp_path: Path, write: Any) -> 
         for cut in range(len(piece) + 1):
             samples = iter(select_part(source, part))
             assert samples.take(cut) == piece[:cut]
-            resumed = iter(select_part(source, Part(*json.loads(json.dumps(part.to_list())))))
+            resumed = iter(select_part(source, Cut(*json.loads(json.dumps(part.to_list())))))
             resumed.load_state_dict(json.loads(json.dumps(samples.state_dict())))
             assert list(resumed) == piece[cut:]
 
@@ -107,7 +106,7 @@ def test_what_cannot_be_cut_stays_whole(tmp_path: Path) -> None:
     assert len(parts_of(JsonShardedSource(str(tmp_path / "array.json")), 2000)) == 1
     # Where there are many files there is no need to.
     many = [ShardInfo(number, str(number), None, 1 << 30) for number in range(200)]
-    assert len(plan_parts(many, 1 << 24, lambda number, size: pytest.fail("looked into a file"))) == 200
+    assert len(plan_cuts(many, 1 << 24, lambda number, size: pytest.fail("looked into a file"))) == 200
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -14,9 +14,9 @@ import pytest
 import penstock
 from penstock import Pipeline, create_source
 from penstock.errors import ConfigError, StoreError
-from penstock.pipeline.caching import engines
-from penstock.pipeline.caching import stage as cache_stage
+from penstock.pipeline import caching
 from penstock.pipeline.stages import retry_policy
+from penstock.publish import engines
 from penstock.publish.materialise import materialise
 from penstock.sources.tokens import tokenizers
 from penstock.sources.tokens.source import TokenizeTransform
@@ -293,9 +293,9 @@ def test_so_many_processes_build_a_cache(data: Path, monkeypatch: pytest.MonkeyP
     class Noting(engines.ProcessPool):
         def __init__(self, num_workers: int) -> None:
             asked.append(num_workers)
-            super().__init__(1)
+            engines.ProcessPool.__init__(self, 1)
 
-    monkeypatch.setattr(cache_stage, "ProcessPool", Noting)
+    monkeypatch.setattr(caching, "ProcessPool", Noting)
     one = settings(data)
     del one["datasets"][0]
     for number in (0, 3):
@@ -311,7 +311,7 @@ def test_a_cache_is_waited_for_or_not(data: Path, monkeypatch: pytest.MonkeyPatc
         assert gate.wait(30)
         materialise(*given)
 
-    monkeypatch.setattr(cache_stage, "materialise", later)
+    monkeypatch.setattr(caching, "materialise", later)
     config = settings(data, cache={"cache_dir": f"{data}/cache", "wait": False})
     source = Pipeline.from_config(config).source().cache().build()  # it does not wait for the gate
     gate.set()

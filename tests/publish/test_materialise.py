@@ -13,35 +13,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+class Numbers:
+    """Six tasks, whose samples nobody opens."""
+
+    task_names = tuple(map(str, range(6)))
+    fingerprint = "numbers"
+
+    def open_task(self, number: int) -> Any:
+        raise AssertionError(number)
+
+
 class Parts:
     """Parts of which some are whole, and some are being made by another process until they are waited for."""
 
     shown = "parts"
-    num_parts = 6
 
     def __init__(self, whole: set[int], busy: set[int]) -> None:
         self.whole, self.busy = set(whole), busy
         self.made: list[int] = []
         self.is_finished = False
 
-    def find_part(self, number: int) -> str | None:
+    def find(self, number: int) -> str | None:
         return f"found {number}" if number in self.whole else None
 
-    def make_part(self, number: int, *, waits: bool) -> str | None:
+    def make(self, tasks: Any, number: int, *, waits: bool) -> str | None:
         if number in self.busy and not waits:
             return None
         self.made.append(number)
         self.whole.add(number)
-        return f"made {number}"
+        return f"made {tasks.task_names[number]}"
 
-    def finish(self) -> None:
-        assert len(self.whole) == self.num_parts
+    def finish(self, num_tasks: int) -> None:
+        assert len(self.whole) == num_tasks
         self.is_finished = True
 
 
 def test_what_is_whole_is_not_made_and_what_others_make_comes_last() -> None:
     parts, seen = Parts(whole={1}, busy={0, 4}), list[str]()
-    materialise(parts, ThisProcess(), seen.append)
+    materialise(Numbers(), parts, ThisProcess(), seen.append)
     assert parts.made == [2, 3, 5, 0, 4]
     assert seen == ["found 1", "made 2", "made 3", "made 5", "made 0", "made 4"]
     assert parts.is_finished
@@ -49,10 +58,10 @@ def test_what_is_whole_is_not_made_and_what_others_make_comes_last() -> None:
 
 def test_it_stops_after_a_part_and_goes_on_later() -> None:
     parts = Parts(whole=set(), busy=set())
-    materialise(parts, ThisProcess(), is_stopped=lambda: len(parts.made) == 2)
+    materialise(Numbers(), parts, ThisProcess(), is_stopped=lambda: len(parts.made) == 2)
     assert parts.made == [0, 1]
     assert not parts.is_finished
-    materialise(parts, ThisProcess())
+    materialise(Numbers(), parts, ThisProcess())
     assert parts.made == list(range(6))
     assert parts.is_finished
 

@@ -23,7 +23,7 @@ from penstock import (
     Transform,
 )
 from penstock.errors import ResumeError
-from penstock.pipeline.caching.identity import order_fingerprint_by
+from penstock.pipeline.caching import order_fingerprint_by
 from tests.streaming import private_places
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from penstock.data.getitem import nest, resolve_flat, resolve_ids
 from penstock.data.in_place.identity import adopt_revisions
 from penstock.data.mosaic_names import MosaicNames
 from penstock.data.open_streams import open_streams
-from penstock.data.orphans import end_with_parent
 from penstock.data.pass_readers import PassReaders, is_worker_state
 from penstock.data.run_state import Planner, RunState, advise
 from penstock.data.seat import is_worker, worker_of
@@ -26,6 +25,7 @@ from penstock.data.stream import apply_defaults, fill_weights, gather_streams, n
 from penstock.errors import ConfigError, FetcherError, SampleIndexError
 from penstock.interrupts import cut_short, trims_traceback
 from penstock.order.state_fields import MOST, check_fields
+from penstock.processes import end_with_parent
 from penstock.reading.collected_rows import SOON
 from penstock.reading.skip import UnreadableSample, make_each
 from penstock.reading.transforms import SampleTransforms, check_transform, make_columns

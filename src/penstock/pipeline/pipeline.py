@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError, ResumeError, StageOrderError
 from penstock.loaders.async_loader import AsyncDataLoader
 from penstock.order.state_fields import check_fields
-from penstock.pipeline.caching.stage import CacheStage
+from penstock.pipeline.caching import CacheStage
 from penstock.pipeline.config import DatasetConfig, PipelineConfig, read_fields
 from penstock.pipeline.save import SaveStage
 from penstock.pipeline.stages import (

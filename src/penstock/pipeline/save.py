@@ -15,10 +15,8 @@ from penstock.pipeline.config import DatasetConfig, ObservabilityConfig
 from penstock.pipeline.hub import SavedFolder, check_hub_target, push_to_hub
 from penstock.pipeline.observing import Observer
 from penstock.pipeline.stages import BaseStage, create_source, storage_options
-from penstock.publish.dataset_writer import WriteStats, open_writer
-from penstock.publish.materialise import write_samples
+from penstock.publish.dataset_writer import WriteStats, learn_from, open_writer, save_samples
 from penstock.publish.settings import SaveSettings
-from penstock.publish.sizes import PROBE_ROWS
 from penstock.sources.base import ShardedSource
 from penstock.sources.tokens.source import TokenizedShardedSource
 from penstock.sources.tokens.tokenizers import TokenizerConfig
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.config import PipelineConfig, SaveStageConfig
     from penstock.pipeline.stages import Data, PipelineContext
-    from penstock.publish.dataset_writer import DatasetWriter
     from penstock.publish.settings import FurtherOptions, SaveFormat, SaveOptions
     from penstock.sources.iterators import SampleIterator
     from penstock.sources.transforms import AnySourceTransform
@@ -76,19 +73,8 @@ def save_source(source: ShardedSource, output_path: str | os.PathLike[str], sett
     num_rows = settings.num_rows
     if num_rows is None and settings.num_shards is not None:
         num_rows = _count(source)
-    fingerprint = settings.fingerprint or source.fingerprint
-    with open_writer(output_path, replace(settings, num_rows=num_rows, fingerprint=fingerprint)) as writer:
-        if not writer.has_all:
-            _learn_from(source, writer)
-            write_samples(lambda: iter(source), writer)
-        return writer.finish()
-
-
-def _learn_from(source: ShardedSource, writer: DatasetWriter) -> None:
-    """Show a writer that begins the first samples, which are then read again."""
-    if writer.position is None:
-        with closing(iter(source)) as first:
-            writer.begin(first.take(PROBE_ROWS))
+    settings = replace(settings, num_rows=num_rows, fingerprint=settings.fingerprint or source.fingerprint)
+    return save_samples(source.__iter__, output_path, settings)
 
 
 def save_by_column(
@@ -101,7 +87,7 @@ def save_by_column(
     fingerprint = f"{source.fingerprint}-by-{column}-{num_shards}"
     with open_writer(output_path, replace(settings, num_shards=None, fingerprint=fingerprint)) as writer:
         if not writer.has_all:
-            _learn_from(source, writer)
+            learn_from(source.__iter__, writer)
             with closing(iter(source)) as samples:
                 writer.write_parted(_by_column(samples, column, num_shards))
         return writer.finish()

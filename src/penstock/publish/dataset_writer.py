@@ -18,6 +18,7 @@ from penstock.errors import (
 from penstock.files import os_errors
 from penstock.formats.columnar.shard_files import ColumnarSaveFormat
 from penstock.formats.lines.shard_files import LinesFormat
+from penstock.publish.materialise import write_samples
 from penstock.publish.mds_files import MDSSaveFormat
 from penstock.publish.settings import MANIFEST_NAME, FurtherOptions, SaveFormat, SaveSettings, is_saved_file
 from penstock.publish.sizes import PROBE_ROWS
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from penstock.formats.shard_files import ShardBlocks, ShardFileFormat
+    from penstock.publish.materialise import Samples
     from penstock.publish.target import Target
     from penstock.types import Sample
 
@@ -332,6 +334,24 @@ def open_writer(output_path: str | os.PathLike[str], settings: SaveSettings) -> 
         waits=settings.waits_for_others,
     )
     return DatasetWriter(target, form, settings)
+
+
+def save_samples(
+    open_samples: Callable[[], Samples], output_path: str | os.PathLike[str], settings: SaveSettings
+) -> WriteStats:
+    """Write all samples, going on after what is written already."""
+    with open_writer(output_path, settings) as writer:
+        if not writer.has_all:
+            learn_from(open_samples, writer)
+            write_samples(open_samples, writer)
+        return writer.finish()
+
+
+def learn_from(open_samples: Callable[[], Samples], writer: DatasetWriter) -> None:
+    """Show a writer that begins the first samples, which are then read again."""
+    if writer.position is None:
+        with closing(open_samples()) as first:
+            writer.begin(first.take(PROBE_ROWS))
 
 
 def _make_format(settings: SaveSettings) -> ShardFileFormat:

@@ -1,11 +1,14 @@
-"""What is computed once: samples that are written to where they stay, part by part.
+"""What is computed once: samples that are written to where they stay, task by task.
 
-A task knows its parts, and an engine decides who makes which of them. What is whole is never made again.
+A source is cut into tasks by arithmetic alone, a target keeps what each of them makes under a name of its own and joins
+all of it in the end, and an engine decides who runs which task. What is whole is never made again, and a task that is
+run again ends in the same bytes.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.types import Sample
 
-Done = TypeVar("Done")  # what is known of a part that is whole
+Done = TypeVar("Done")  # what is known of a task that is done
 Done_co = TypeVar("Done_co", covariant=True)
 
 
@@ -64,72 +67,95 @@ def write_samples(open_samples: Callable[[], Samples], sink: Sink) -> None:
             sink.write_block(rows, samples.state_dict)
 
 
-class Task(Protocol[Done_co]):
-    """A dataset of so many parts. It pickles without its samples: processes read these themselves."""
+class Tasks(Protocol):
+    """Samples that are cut into tasks. It pickles without a single one of them: who runs a task reads these."""
+
+    @property
+    def task_names(self) -> Sequence[str]:
+        """Which samples each task makes, in a word each."""
+        ...
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A word that changes with the samples."""
+        ...
+
+    def open_task(self, number: int) -> Samples:
+        """Open the samples of a task."""
+        ...
+
+
+class TaskTarget(Protocol[Done_co]):
+    """Where a dataset is made by tasks. It pickles, so that any process can keep what a task makes."""
 
     @property
     def shown(self) -> str:
         """What is made, and where."""
         ...
 
-    @property
-    def num_parts(self) -> int:
-        """How many parts there are."""
+    def find(self, number: int) -> Done_co | None:
+        """Return what a task has made that is done already."""
         ...
 
-    def find_part(self, number: int) -> Done_co | None:
-        """Return a part that is whole already."""
+    def make(self, tasks: Tasks, number: int, *, waits: bool) -> Done_co | None:
+        """Run a task, or finish what was begun; None if another process is at it and is not waited for."""
         ...
 
-    def make_part(self, number: int, *, waits: bool) -> Done_co | None:
-        """Make a part, or finish one that was begun; None if another process is at it and is not waited for."""
-        ...
-
-    def finish(self) -> None:
-        """Join all parts, once they are whole. It does the same whichever process does it."""
+    def finish(self, num_tasks: int) -> None:
+        """Join what all tasks have made, in their order. It does the same whichever process does it."""
         ...
 
 
 class Engine(Protocol):
-    """Has parts made by a process. It gives each as it is done, in any order, or None if another process is at it."""
+    """Has tasks run by a process."""
 
-    def make(self, task: Task[Done], numbers: Sequence[int], *, waits: bool) -> Generator[tuple[int, Done | None]]:
-        """Have parts made; with `waits`, those that other processes are making are waited for."""
+    def run(self, task: Callable[[int], Done], numbers: Sequence[int], shown: str) -> Generator[tuple[int, Done]]:
+        """Call a function, which pickles, for each number; yield each with its result as it is done, in any order."""
         ...
 
 
 class ThisProcess:
-    """Makes one part after the other, here."""
+    """Runs one task after the other, here."""
 
-    def make(self, task: Task[Done], numbers: Sequence[int], *, waits: bool) -> Generator[tuple[int, Done | None]]:
-        """Make parts."""
+    def run(
+        self,
+        task: Callable[[int], Done],
+        numbers: Sequence[int],
+        shown: str,  # noqa: ARG002
+    ) -> Generator[tuple[int, Done]]:
+        """Run tasks."""
         for number in numbers:
-            yield number, task.make_part(number, waits=waits)
+            yield number, task(number)
 
 
 def materialise(
-    task: Task[Done],
+    tasks: Tasks,
+    target: TaskTarget[Done],
     engine: Engine,
-    on_part: Callable[[Done], None] = lambda _: None,
+    on_done: Callable[[Done], None] = lambda _: None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Make what is not made yet, and join it: first all that is free, then what other processes were at."""
-    left: list[int] = []
-    for number in range(task.num_parts):
-        done = task.find_part(number)
+    num_tasks, left = len(tasks.task_names), []
+    for number in range(num_tasks):
+        done = target.find(number)
         if done is None:
             left.append(number)
         else:
-            on_part(done)
+            on_done(done)
     for waits in (False, True):
         busy: list[int] = []
-        with closing(engine.make(task, left, waits=waits)) as made:
+        with closing(engine.run(partial(_run, tasks, target, waits), left, target.shown)) as made:
             for number, done in made:
                 if done is None:
                     busy.append(number)
                 else:
-                    on_part(done)
+                    on_done(done)
                 if is_stopped():
                     return
         left = sorted(busy)
-    task.finish()
+    target.finish(num_tasks)
+
+
+def _run(tasks: Tasks, target: TaskTarget[Done], waits: bool, number: int) -> Done | None:
+    return target.make(tasks, number, waits=waits)

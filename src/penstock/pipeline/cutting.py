@@ -1,8 +1,9 @@
-"""The samples of one part of a source: of some of its shards, or of some rows of one."""
+"""A source cut into tasks: some of its shards, or some rows of a big one, each of which any process can read alone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any
 
 from penstock.blocks.block import Block
 from penstock.sources.base import ShardedSource, TransformedShardedSource
@@ -13,14 +14,97 @@ from penstock.sources.tokens.source import TokenizedShardedSource, TokenizeTrans
 from penstock.sources.transforms import ChainedTransform
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.blocks.stage import State
-    from penstock.pipeline.caching.parts import Part
     from penstock.sources.shard_info import ShardInfo
 
+    # Finds where a shard, by its number, can be cut into pieces of about so many bytes.
+    FindCuts = Callable[[int, int], list[State]]
 
-def select_part(source: ShardedSource, part: Part) -> ShardedSource:
+_BYTES_OF_ROW = 1024  # where only rows are known
+# Pieces of shards are for several processes to share the work. Where there are so many parts anyway, none is cut.
+_ENOUGH_PARTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Some shards of a source, from one number to before another; or the rows of a single one between two positions."""
+
+    first: int
+    end: int
+    begin: State | None = None  # of a piece: where it begins, as an iterator over the stored shard says it
+    end_row: int | None = None  # and before which row it ends; None: where the shard does
+
+    def to_list(self) -> list[Any]:
+        """Return it as plain values, from which `Cut(*values)` makes it again."""
+        return list(astuple(self)) if self.begin is not None else [self.first, self.end]
+
+    @property
+    def name(self) -> str:
+        """Return which samples these are, in a word."""
+        if self.begin is None:
+            return f"shards-{self.first}-{self.end - self.first}"
+        return f"shard-{self.first}-rows-{self.begin['row']}-{self.end_row}"
+
+
+def plan_cuts(
+    shards: Sequence[ShardInfo | None], max_bytes: int, find_cuts: FindCuts = lambda _number, _bytes: []
+) -> list[Cut]:
+    """Cut a source into tasks of about so many stored bytes: the same for the same shards.
+
+    Small shards are taken together. One of unknown size is a part of its own. One that is so large that there would be
+    few parts is cut into pieces, if it can be.
+    """
+    piece = max(max_bytes, sum(shard.byte_size or 0 for shard in shards if shard is not None) // _ENOUGH_PARTS)
+    parts: list[Cut] = []
+    first, filled = 0, 0.0
+    for number, shard in enumerate(shards):
+        share = _share(shard, max_bytes)
+        cuts = find_cuts(number, piece) if shard is not None and (shard.byte_size or 0) > 2 * piece else []
+        if number > first and (filled + share > 1 or len(cuts) > 1):
+            parts.append(Cut(first, number))
+            first, filled = number, 0.0
+        if len(cuts) > 1:
+            ends = [*(cut["row"] for cut in cuts[1:]), None]
+            parts += [Cut(number, number + 1, cut, end) for cut, end in zip(cuts, ends, strict=True)]
+            first, filled = number + 1, 0.0
+        else:
+            filled += share
+    return [*parts, Cut(first, len(shards))] if first < len(shards) else parts
+
+
+def _share(shard: ShardInfo | None, max_bytes: int) -> float:
+    if shard is None:
+        return 1.0
+    if shard.byte_size is not None:
+        return shard.byte_size / max_bytes
+    return 1.0 if shard.num_rows is None else shard.num_rows * _BYTES_OF_ROW / max_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CutSource:
+    """The tasks of a source. It pickles without a single row: who runs a task reads these."""
+
+    source: ShardedSource
+    cuts: Sequence[Cut]
+
+    @property
+    def task_names(self) -> Sequence[str]:
+        """Which samples each task makes."""
+        return [cut.name for cut in self.cuts]
+
+    @property
+    def fingerprint(self) -> str | None:
+        """That of the source."""
+        return self.source.fingerprint
+
+    def open_task(self, number: int) -> SampleIterator:
+        """Open the samples of a task."""
+        return iter(select_part(self.source, self.cuts[number]))
+
+
+def select_part(source: ShardedSource, part: Cut) -> ShardedSource:
     """Return the samples of a part."""
     names = list(source.shard_names[part.first : part.end])
     files = _files_of(source)

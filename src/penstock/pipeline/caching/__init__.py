@@ -1,1 +1,0 @@
-"""The cache stage: what sources give, written once as MDS shards under a fingerprint, and read from there."""
