@@ -57,7 +57,7 @@ def write_file(path: Path, pieces: Sequence[Buffer], *, flush: bool) -> None:
 
 def flush_file(path: Path) -> None:
     """Have the bytes of a file on the disk."""
-    _flush(path, os.O_RDONLY, _flush_data)
+    _flush(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, _flush_data)
 
 
 def flush_folder(folder: Path) -> None:

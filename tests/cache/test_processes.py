@@ -362,7 +362,7 @@ def test_a_fetcher_that_cannot_leave_holds_up_nobody(
 ) -> None:
     data = write_dataset(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.cache.starting._PROGRAM", STUCK)
+        patched.setattr("penstock.cache.connection._PROGRAM", STUCK)
         with data.cache() as cache:
             check_shard(cache, 0)
             (stuck,) = fetcher_pids(runtime)

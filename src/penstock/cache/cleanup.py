@@ -1,6 +1,6 @@
-"""`clear_cache` removes everything of one dataset, or of all; `prune_cache` what was used longest ago.
+"""`clear_cache` removes everything of one dataset, or of all; `prune_cache` what was used longest ago; `evict` a shard.
 
-Both work beside readers, fetchers and others that do the same: nothing goes that somebody has in use or has pinned, and
+All work beside readers, fetchers and others that do the same: nothing goes that somebody has in use or has pinned, and
 no file of others. With the last copies go what belonged to them: editions, empty folders and, at last, our own folder.
 """
 
@@ -30,12 +30,12 @@ from penstock.cache.contents import (
 )
 from penstock.cachedir.editions import editions_in
 from penstock.cachedir.folder import Folder, beside_clearing
-from penstock.cachedir.layout import NUM_STRIPES, PART_SUFFIX, apart_name, control_folder, pin_path, plain_name
+from penstock.cachedir.layout import NUM_STRIPES, apart_name, control_folder, pin_path, plain_name
 from penstock.cachedir.lock import Stripes
 from penstock.cachedir.presence import are_unchanged
 from penstock.cachedir.written import WrittenFolder, remove_written
 from penstock.errors import BadIndexError, CacheError, LockTimeoutError
-from penstock.files import os_errors
+from penstock.files import PART_SUFFIX, os_errors
 from penstock.index.paths import resolve_inside
 from penstock.storage.base import shown_url
 from penstock.units import parse_bytes
@@ -224,6 +224,19 @@ def _remove_unread(remover: Remover, contents: Contents, tried: Iterable[Attempt
     remove_empty_folders(contents.directory, names)
 
 
+# --- One shard ----------------------------------------------------------------------------------------------
+
+
+def evict(directory: Path, name: str) -> None:
+    """Remove what was fetched of a shard; one that is read, fetched or pinned is an error."""
+    remover = Remover()
+    for copy in read_contents(directory).copies:
+        if plain_name(copy.record.name) == name:
+            outcome = remover.remove(copy, PATIENCE_S)
+            if outcome in _REASONS_TO_KEEP:
+                raise CacheError(f"cannot evict {name} from {directory}: {_REASONS_TO_KEEP[outcome]}", shard=name)
+
+
 # --- What becomes of a copy ---------------------------------------------------------------------------------
 
 
@@ -237,6 +250,11 @@ class Outcome(enum.Enum):
     BUSY = enum.auto()  # its name is locked by whoever fetches it, or one that shares the lock
 
 
+_REASONS_TO_KEEP = {
+    Outcome.IN_USE: "it is being read",
+    Outcome.BUSY: "it is being fetched",
+    Outcome.PINNED: "it is pinned",
+}
 Removable = CachedCopy | WrittenFolder
 Attempt = tuple[Removable, Outcome]
 

@@ -11,8 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.cache.connection import FetcherConnection, LostError
-from penstock.cache.starting import connect, last_words
+from penstock.cache.connection import FetcherConnection, LostError, connect, last_words
 from penstock.errors import FetcherError
 from penstock.wire.ahead import NOTHING
 from penstock.wire.encoding import load

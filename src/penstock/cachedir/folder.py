@@ -8,13 +8,13 @@ import stat
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.cachedir.layout import PART_SUFFIX, control_folder, editions_folder, pin_path, plain_name, stripe_of_part
+from penstock.cachedir.layout import control_folder, editions_folder, pin_path, plain_name, stripe_of_part
 from penstock.cachedir.ledger import Ledger
 from penstock.cachedir.lock import open_locked
 from penstock.cachedir.presence import status_if_unchanged
 from penstock.errors import AccessDeniedError, CacheError, StoreError
 from penstock.failpoints import failpoint
-from penstock.files import make_folders, os_errors
+from penstock.files import PART_SUFFIX, make_folders, os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

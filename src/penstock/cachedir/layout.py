@@ -6,11 +6,11 @@ import hashlib
 import os
 from pathlib import Path
 
+from penstock.files import PART_SUFFIX
 from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.storage.base import shown_url, url_scheme
 
 NUM_STRIPES = 64
-PART_SUFFIX = ".part"
 _CONTROL = ".penstock"
 _READABLE = Bounded(r"[^A-Za-z0-9._-]+", NAME_CHARACTERS)
 _APART = Bounded(rf"\A{_CONTROL.replace('.', '[.]')}/editions/[0-9a-f]+/files/", NAME_CHARACTERS)

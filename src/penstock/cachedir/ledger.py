@@ -27,7 +27,7 @@ from penstock.cachedir.layout import boots_path, ledger_path
 from penstock.cachedir.lock import Descriptor, try_hold_file, wait_for_lock
 from penstock.cachedir.presence import FileStamp
 from penstock.cachedir.versions import tag_of
-from penstock.files import atomic_write, make_folders
+from penstock.files import atomic_write, flush_file, make_folders
 from penstock.index.paths import INDEX_NAME, is_plain_name
 
 if TYPE_CHECKING:
@@ -279,12 +279,6 @@ def boot_id() -> str | None:
         return _BOOT_ID.read_text().strip() or None
     except OSError:
         return None
-
-
-def flush_file(path: Path) -> None:
-    """Wait until the bytes of a file are on the disk."""
-    with Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
-        os.fdatasync(file.number) if hasattr(os, "fdatasync") else os.fsync(file.number)
 
 
 def is_doubtful(directory: Path, status: os.stat_result) -> bool:

@@ -21,10 +21,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.layout import PART_SUFFIX, user_cache_dir
+from penstock.cachedir.layout import user_cache_dir
 from penstock.cachedir.lock import Descriptor, lock_within, open_locked, pids_holding, try_hold_file, wait_for_lock
 from penstock.errors import CacheTooSmallError, LockTimeoutError
-from penstock.files import make_folders
+from penstock.files import PART_SUFFIX, make_folders
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:

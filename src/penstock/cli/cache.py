@@ -119,7 +119,7 @@ def run_prune(options: argparse.Namespace) -> int:
 
 def run_verify(options: argparse.Namespace) -> int:
     """Digest what is cached, print what was found, and give 1 if a damaged shard is left."""
-    from penstock.cache.verify import verify_cache
+    from penstock.cli.verify_cache import verify_cache
 
     check = verify_cache(options.folders or None, repair=options.repair)
     text = (

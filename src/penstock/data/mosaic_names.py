@@ -264,7 +264,7 @@ class MosaicNames(OpenedDataset):
 
     def evict_shard(self, shard_id: int) -> None:
         """Remove a shard from the cache now. What lies in a folder of yours stays."""
-        from penstock.cache.eviction import evict  # as above
+        from penstock.cache.cleanup import evict  # as above
 
         self._close_shards()
         for cache, stream, shards in self._opened.cached_shards(self._one_shard(shard_id)):

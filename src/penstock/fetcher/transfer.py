@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.cachedir.editions import Edition
 from penstock.cachedir.layout import apart_name, new_part_path, stripe_of
-from penstock.cachedir.ledger import Flusher, Record, boot_id, flush_file
+from penstock.cachedir.ledger import Flusher, Record, boot_id
 from penstock.cachedir.presence import is_name_taken, stamp_of
 from penstock.cachedir.versions import lasting_tag, tag_of
 from penstock.codecs.unpack import map_file, release, unpack_to_file
@@ -32,7 +32,7 @@ from penstock.fetcher.budget import Reservation
 from penstock.fetcher.copies import Copy, CopyResolver, EditionWatch, confirm, digest_of
 from penstock.fetcher.pieces import PartFile, PieceOwner
 from penstock.fetcher.unpacking import FormatUnpacker, place_spans
-from penstock.files import make_folders, os_errors
+from penstock.files import flush_file, make_folders, os_errors
 from penstock.index.paths import resolve_inside
 from penstock.outside_text import Bounded
 from penstock.storage.base import CopiesPieces, ReadsFirst, check_version
