@@ -8,12 +8,14 @@ import threading
 import time
 import warnings
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from penstock.cache.backend import Backend
+from penstock.cache.client import Client, Group, shared_client
 from penstock.cache.lease import Lease, Paths, find_damaged, try_lease
+from penstock.cache.local_line import local_line
 from penstock.cache.progress import wait_line
 from penstock.cache.shares import ShareListeners
 from penstock.cache.stats import CacheCounts
@@ -30,9 +32,12 @@ from penstock.index.paths import INDEX_NAME, is_shard_name
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
 from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.ranges import PIECE_BYTES, join_neighbours
 from penstock.thread_times import waiting
 from penstock.units import format_bytes
+from penstock.wire.ahead import NOTHING, pack_ahead
 from penstock.wire.item import Item, Want
+from penstock.wire.messages import Expect, Fetch, GetStats, GetStreamCounts, LeaseAcquired, Read, Released
 from penstock.wire.quota import UNHEARD
 from penstock.wire.settings import CachedStream
 
@@ -41,12 +46,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from penstock.cache.local_line import LocalLine
     from penstock.cache.shares import ShareListener
     from penstock.cache.stats import CacheStats
     from penstock.index.model import Index
     from penstock.types import Place
     from penstock.wire.messages import Fetched, GroupUpdate
 
+    Line: TypeAlias = Client | LocalLine
     _Numbers: TypeAlias = Mapping[str, int] | None
 
 __all__ = ["Cache", "CachedStream"]
@@ -63,7 +70,7 @@ class _ProcessState:
         self.paths = [Paths(stream.directory) for stream in streams]
         self.opened: list[tuple[OpenEdition, Index] | None] = [None for _ in streams]
         self.lock = threading.Lock()
-        self.backends: dict[bool, Backend] = {}
+        self.groups: dict[Line, Group] = {}  # by what is asked: two if some streams are in the memory of this process
         self.listeners = ShareListeners()
         self.alone_until = 0.0  # there is no line to the fetcher, and none is tried for so long
 
@@ -175,18 +182,22 @@ class Cache:
         Replaces what was said before. Absent shards are fetched meanwhile, and none of them is evicted before its
         time if that can be avoided. Never waits for a download.
         """
-        plans: dict[bool, list[Want]] = {}
+        plans: dict[Line, list[Want]] = {}
         for stream, shard, ahead in wanted:
             want = Want(stream, self._item(stream, shard), ahead, self.is_present(stream, shard))
-            plans.setdefault(self._is_local(stream), []).append(want)
-        backends = self._process.get().backends
-        for is_local in {*plans, *backends}:
-            wants = plans.get(is_local, [])
+            plans.setdefault(self._line(stream), []).append(want)
+        groups = self._process.get().groups
+        for line in {*plans, *groups}:
+            wants = plans.get(line, [])
             is_all_there = all(want.is_present for want in wants)
-            backend = backends.get(is_local)
-            if is_all_there and (backend is None or not backend.is_running):
+            if is_all_there and (line not in groups or not line.is_connected):
                 continue
-            self._backend_of(is_local=is_local).expect(wants)
+            group = self._group(line)
+            group.plan = Expect(group.number, tuple(wants))
+            if line.is_connected:
+                line.note(group.plan)
+            elif not is_all_there:
+                line.request(group.plan)
 
     def warm(self, stream: int, shards: Sequence[int], on_shard: Callable[[], None] | None = None) -> None:
         """Fetch shards now and wait until all are here together; `on_shard` is called as each one is."""
@@ -256,8 +267,13 @@ class Cache:
         names = {key for key, _ in places}
         what = f"parts of {places[0][0]}" if len(names) == 1 else f"parts of {len(names)} shards"
         begin = time.monotonic_ns()
+        stretches = join_neighbours(places, most_bytes=PIECE_BYTES)
+        wanted = tuple(place for place, _ in stretches)
         with wait_line(what) as show, WaitingFor(self._described(stream, what)):
-            found = self._backend(stream).read(stream, places, edition, shards or {}, show, on_asked)
+            line, group = self._asked(stream)
+            message = Read(group.number, stream, wanted, edition, dict(shards or {}))
+            came, payload = line.request(message, on_progress=show, on_asked=on_asked)
+        found = [payload] if len(places) == 1 else _cut(payload, came.sizes, [sizes for _, sizes in stretches])
         self._counts.add(stream, waiting_ns=time.monotonic_ns() - begin, downloaded_bytes=sum(map(len, found)))
         return found
 
@@ -272,8 +288,9 @@ class Cache:
 
     def refresh_counts(self) -> None:
         """Count now what was fetched for this process; without being asked, the fetcher tells it a moment later."""
-        for backend in list(self._process.get().backends.values()):
-            backend.refresh_counts()
+        for line, group in list(self._process.get().groups.items()):
+            if line.is_connected:
+                group.on_update(line.request(GetStreamCounts(group.number))[0])
 
     @property
     def index_bytes(self) -> int:
@@ -283,10 +300,8 @@ class Cache:
 
     def node_stats(self) -> dict[str, Any]:
         """Return the counts of the fetcher, which serves all processes of this user; empty if none runs."""
-        backends = self._process.get().backends
-        backend = backends.get(False)
-        backend = backend if backend is not None and backend.is_running else backends.get(True)
-        counts = backend.node_stats() if backend is not None else {}
+        lines = sorted(self._process.get().groups, key=lambda line: line.name)  # the fetcher comes first
+        counts = next((asdict(line.request(GetStats())[0]) for line in lines if line.is_connected), {})
         num_bytes = sum(map(uncounted_bytes, {stream.directory for stream in self.streams}))
         return counts and {**counts, "uncounted_bytes": num_bytes}
 
@@ -296,14 +311,14 @@ class Cache:
         if state is None:
             return
         with state.lock:
-            backends = list(state.backends.values())
-            state.backends.clear()
+            groups = list(state.groups.items())
+            state.groups.clear()
         state.listeners.forget()
         for found in state.opened:
             if found is not None:
                 found[0].close()
-        for backend in backends:
-            backend.close()
+        for line, group in groups:
+            line.leave(group)
 
     def __enter__(self) -> Self:
         return self
@@ -313,7 +328,7 @@ class Cache:
 
     def __del__(self) -> None:
         process = getattr(self, "_process", None)  # none if its settings were refused
-        if process is not None and process.made is not None and process.made.backends:
+        if process is not None and process.made is not None and process.made.groups:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -360,7 +375,8 @@ class Cache:
                 opened.close()  # the cache was deleted: the fetcher has made a new table
             lease = self._try_lease(stream, shard)
             if lease is not None:
-                self._backend(stream).taken(stream, item.identity)
+                line, group = self._asked(stream)
+                line.note(LeaseAcquired(group.number, stream, item.identity))
                 return lease
         raise CacheError(
             f"{item.name} was deleted from {self.streams[stream].directory} as soon as it was fetched,"
@@ -370,7 +386,12 @@ class Cache:
 
     def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> Fetched:
         with wait_line(what) as show, WaitingFor(self._described(stream, what or item.name)):
-            answer = self._backend(stream).fetch(stream, item, show, is_urgent=is_urgent)
+            line, group = self._asked(stream)
+            ahead = NOTHING
+            if item.is_index and not line.is_connected:  # the streams before it have been opened
+                ahead = pack_ahead(item.parts[0].raw.key, self.streams[stream:])
+            message = Fetch(group.number, stream, item, is_urgent)
+            answer = line.request(message, on_progress=show, ahead=ahead)[0]
         _warn(answer.warnings)
         return answer
 
@@ -392,11 +413,13 @@ class Cache:
         if time.monotonic() < state.alone_until:
             return
         try:
-            self._backend(stream).listen()
+            line, _ = self._asked(stream)
+            if not line.is_connected:
+                line.connect()
         except (FetcherError, ConfigError) as error:
             _log.warning("there is no fetcher, so shards are closed after each use, which is slower: %s", error)
             state.alone_until = time.monotonic() + _ALONE_S
-            state.listeners.tell("fetcher", UNHEARD)
+            state.listeners.tell(Client.name, UNHEARD)
 
     def _described(self, stream: int, what: str) -> str:
         return f"{what} from {shown_url(self.streams[stream].store.url)}"
@@ -405,26 +428,44 @@ class Cache:
         state = self._process.get()
         if self.limit_bytes is None and not state.listeners.is_bound:
             return  # nobody waits for it
-        for backend in list(state.backends.values()):
-            backend.released()
+        for line in list(state.groups):
+            line.note(Released())
 
-    def _is_local(self, stream: int) -> bool:
-        return url_scheme(self.streams[stream].store.url) == "memory"
+    def _line(self, stream: int) -> Line:
+        """Return what is asked for a stream: the node's fetcher, or this process for stores that live in it."""
+        is_local = url_scheme(self.streams[stream].store.url) == "memory"
+        return local_line.get() if is_local else shared_client.get()
 
-    def _backend(self, stream: int) -> Backend:
-        return self._backend_of(is_local=self._is_local(stream))
+    def _asked(self, stream: int) -> tuple[Line, Group]:
+        line = self._line(stream)
+        return line, self._group(line)
 
-    def _backend_of(self, *, is_local: bool) -> Backend:
+    def _group(self, line: Line) -> Group:
+        """Return this cache as a line knows it."""
         state = self._process.get()
-        backend = state.backends.get(is_local)
-        if backend is None:
+        group = state.groups.get(line)
+        if group is None:
             with state.lock:
-                backend = state.backends.get(is_local)
-                if backend is None:
-                    hear = partial(_hear, state.listeners, "memory" if is_local else "fetcher", self._counts)
-                    backend = Backend(self.streams, self.limit_bytes, hear, is_local=is_local)
-                    state.backends[is_local] = backend
-        return backend
+                group = state.groups.get(line)
+                if group is None:
+                    group = Group(
+                        self.streams, self.limit_bytes, partial(_hear, state.listeners, line.name, self._counts)
+                    )
+                    line.join(group)
+                    state.groups[line] = group
+        return group
+
+
+def _cut(payload: bytes, came: Iterable[int], wanted: Iterable[Sequence[int | None]]) -> list[bytes]:
+    """Cut what came, stretch after stretch, into the ranges of each; None: the rest of it."""
+    found, begin = [], 0
+    for sizes, num_bytes in zip(wanted, came, strict=True):
+        end = begin + num_bytes
+        for size in sizes:
+            found.append(payload[begin : end if size is None else min(begin + size, end)])
+            begin += len(found[-1])
+        begin = end
+    return found
 
 
 def _hear(listeners: ShareListeners, source: str, counts: CacheCounts, update: GroupUpdate) -> None:

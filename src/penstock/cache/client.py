@@ -9,18 +9,21 @@ import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from penstock.cache.connection import FetcherConnection, LostError, connect, last_words
 from penstock.errors import FetcherError
+from penstock.processes import PerProcess
 from penstock.wire.ahead import NOTHING
 from penstock.wire.encoding import load
 from penstock.wire.frames import load_error
 from penstock.wire.messages import (
     AnswerT,
+    Expect,
     GroupUpdate,
     Message,
     Progress,
+    Register,
     Registered,
     Unregister,
     Withdraw,
@@ -29,25 +32,45 @@ from penstock.wire.messages import (
 from penstock.wire.quota import UNHEARD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from penstock.wire.settings import CachedStream
 
 SILENCE_VARIABLE = "PENSTOCK_FETCHER_SILENCE_S"
 _SILENCE_S = 30.0
 _RESTARTS = 5
 _RESTARTS_WITHIN_S = 60.0
-new_group = itertools.count().__next__  # a number for directories that no others of this process have
+_group_numbers = itertools.count()
 
 
-class RegisteredCache(NamedTuple):
-    """A cache of this process, as its connection to the fetcher knows it."""
+class Group:
+    """The directories of one cache, as they are introduced on every new line to whoever fetches for them.
 
-    introduce: Callable[[], list[Message[Any]]]  # its messages of introduction
-    on_update: Callable[[GroupUpdate], None]  # called by the thread that reads the line; must not wait for an answer
+    `on_update` hears what may stay open, what was caused, and what to warn of. The thread that reads the line calls it,
+    so it must not wait for an answer.
+    """
 
-    def take_answer(self, group: int, answer: object) -> None:
+    def __init__(
+        self,
+        streams: Sequence[CachedStream] = (),
+        limit_bytes: int | None = None,
+        on_update: Callable[[GroupUpdate], None] = lambda _: None,
+    ) -> None:
+        self.number = next(_group_numbers)
+        self.on_update = on_update
+        self.streams = tuple(streams)
+        self.plan = Expect(self.number, ())
+        self._limit_bytes = limit_bytes
+
+    def introduction(self) -> list[Message[Any]]:
+        """Return its messages of introduction."""
+        register = Register(self.number, self.streams, self._limit_bytes)
+        return [register, *([self.plan] if self.plan.wants else [])] if self.streams else []
+
+    def take_answer(self, answer: object) -> None:
         """Pass on what an introduction was answered."""
         if isinstance(answer, Registered) and answer.warnings:
-            self.on_update(GroupUpdate(group, warnings=answer.warnings))
+            self.on_update(GroupUpdate(self.number, warnings=answer.warnings))
 
 
 class Client:
@@ -57,6 +80,8 @@ class Client:
     Until then it keeps nothing open that it does not read, since it cannot be asked for it.
     """
 
+    name = "fetcher"
+
     def __init__(self) -> None:
         self._lock = threading.RLock()  # never held while anything is waited for
         self._connecting = threading.Lock()
@@ -64,7 +89,7 @@ class Client:
         self._heard: FetcherConnection | None = None
         self._connection: FetcherConnection | None = None
         self._numbers = itertools.count(1)
-        self._caches: dict[int, RegisteredCache] = {}
+        self._groups: dict[int, Group] = {}
         self._lost_at: deque[float] = deque(maxlen=_RESTARTS)
         self._is_stopped = False
 
@@ -74,22 +99,22 @@ class Client:
         connection = self._connection
         return connection is not None and not connection.is_lost
 
-    def join(self, group: int, cache: RegisteredCache) -> None:
+    def join(self, group: Group) -> None:
         """Add a cache, which is introduced on every new line. Nothing is started yet."""
         with self._lock:
-            self._caches[group] = cache
+            self._groups[group.number] = group
             connection = self._connection
         if connection is not None and not connection.is_lost:
             with suppress(LostError):  # the next request makes a new line, and introduces all
-                self._introduce(connection, group)
+                self._introduce(connection, group.number)
 
-    def leave(self, group: int) -> None:
+    def leave(self, group: Group) -> None:
         """Remove a cache; with the last one the connection is closed."""
         with self._lock:
-            self._caches.pop(group, None)
+            self._groups.pop(group.number, None)
         left = self._hang_up_if_left()
         if left is None:
-            self.note(Unregister(group))
+            self.note(Unregister(group.number))
         else:
             left.wait_closed()
 
@@ -103,7 +128,7 @@ class Client:
     def _hang_up_if_left(self) -> FetcherConnection | None:
         """Close the line if no cache is left, be it one that was made while the last was leaving; return it."""
         with self._lock:
-            left = self._connection if not self._caches else None
+            left = self._connection if not self._groups else None
             if left is not None:
                 self._connection = None
         if left is not None:
@@ -196,10 +221,10 @@ class Client:
         introduced: set[int] = set()
         while True:
             with self._lock:
-                strangers = self._caches.keys() - introduced
+                strangers = self._groups.keys() - introduced
                 if not strangers:
                     self._connection = connection
-                    gone = introduced - self._caches.keys()
+                    gone = introduced - self._groups.keys()
                     break
             for group in sorted(strangers):
                 self._introduce(connection, group)
@@ -208,11 +233,10 @@ class Client:
             connection.send(Unregister(group))
 
     def _introduce(self, connection: FetcherConnection, group: int) -> None:
-        cache = self._caches.get(group)
-        if cache is None:
-            return
-        for message in cache.introduce():
-            cache.take_answer(group, self._ask(connection, message)[0])
+        joined = self._groups.get(group)
+        if joined is not None:
+            for message in joined.introduction():
+                joined.take_answer(self._ask(connection, message)[0])
 
     def _hear(self, connection: FetcherConnection, update: GroupUpdate | None) -> None:
         """Notify a cache what it may keep open and has caused; without a line, that it may keep nothing.
@@ -222,11 +246,11 @@ class Client:
         with self._hearing:
             if connection is not self._heard:
                 return  # the end of an old line says nothing about the new one
-            for group, cache in list(self._caches.items()):
+            for number, group in list(self._groups.items()):
                 if update is None:
-                    cache.on_update(GroupUpdate(group, UNHEARD))
-                elif group == update.group:
-                    cache.on_update(update)
+                    group.on_update(GroupUpdate(number, UNHEARD))
+                elif number == update.group:
+                    group.on_update(update)
 
     def _note_loss(self, connection: FetcherConnection, error: LostError) -> None:
         connection.close()
@@ -238,3 +262,6 @@ class Client:
             raise FetcherError(
                 f"the fetcher died {_RESTARTS} times within a minute ({error}). Its log ends with: {last_words()}"
             ) from error
+
+
+shared_client = PerProcess(Client)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.cache.client import Client, RegisteredCache
+from penstock.cache.client import Client, Group
 from penstock.cache.progress import wait_line
 from penstock.errors import FetcherError
 from penstock.interrupts import WaitingFor
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Stores that need no client, or live in the memory of this process.
 _NEAR = (None, "file", "memory")
-_GROUP = 0  # the only one of its client: it has no directories
+_NOWHERE = Group()  # the only one of its client: it has no directories
 
 
 def open_proxied(
@@ -89,7 +89,7 @@ def open_pinned(
 def _own_client() -> Client:
     """Make a client for one who has no directories, but keeps its connection until it is closed."""
     client = Client()
-    client.join(_GROUP, RegisteredCache(list, lambda _: None))
+    client.join(_NOWHERE)
     return client
 
 
@@ -151,7 +151,7 @@ class ProxiedStore:
         """Hang up; the next use connects anew."""
         client = self._client.forget()
         if client is not None:
-            client.leave(_GROUP)
+            client.leave(_NOWHERE)
 
     def __del__(self) -> None:
         self.close()
