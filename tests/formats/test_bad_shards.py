@@ -98,7 +98,7 @@ def test_another_number_of_samples(declared: int) -> None:
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_offsets_that_descend(number: int) -> None:
     for value in (word(GOOD, offset_at(number - 1)) - 1, 0, word(GOOD, offset_at(number + 1)) + 1, 2**32 - 1):
-        with pytest.raises(CorruptShardError, match=SHARD + " has sample offsets that decrease"):
+        with pytest.raises(CorruptShardError, match=SHARD + r", row \d: its offsets, .* decrease or lie outside"):
             open_whole(LAYOUT, [with_word(GOOD, offset_at(number), value)], 4)
 
 
@@ -466,9 +466,11 @@ def test_a_file_shorter_or_longer_than_the_index_says(folder: Path) -> None:
 
 def test_a_damaged_file_of_the_right_size(folder: Path) -> None:
     damage(folder, lambda data: with_word(data, offset_at(2), 5))
-    with pytest.raises(CorruptShardError, match=SHARD + " has sample offsets that decrease"):
+    with pytest.raises(CorruptShardError, match=SHARD + r", row \d: its offsets, .* decrease or lie outside"):
         LocalDataset(folder)[0]
-    assert verify_dataset(folder).problems == ("shard.00000.mds has sample offsets that decrease",)
+    assert verify_dataset(folder).problems == (
+        "shard.00000.mds, row 1: its offsets, 221 and 5, decrease or lie outside the shard",
+    )
 
 
 def test_a_damaged_value(folder: Path) -> None:

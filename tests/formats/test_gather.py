@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.formats.gather import ValueGatherer, as_list
+from penstock.formats.gather import as_list, copy_pieces, place_of
+from penstock.formats.mds_reader import ShardMemory
 
 # Zero bytes at the end are what NumPy's byte strings lose; the longest lengths are past what is gathered together.
 ends_of_values = st.sampled_from([b"", b"\0", b"\0\0", b"a\0", b"\xff"])
@@ -15,18 +16,32 @@ values_of_any_length = st.lists(st.tuples(st.binary(max_size=120), ends_of_value
 values_of_one_length = st.integers(0, 40).flatmap(lambda size: st.lists(st.binary(min_size=size, max_size=size)))
 
 
+MANY = 9  # fewer values are sliced one after the other anyway
+
+
+def memory_of(data: bytes) -> ShardMemory:
+    return ShardMemory("a", data, memoryview(data), place_of(data), len(data), 0)
+
+
 def check(values: list[bytes], picked: list[int]) -> None:
-    """Store values with bytes between them that are no one's, and gather some."""
-    data, begins = b"", []
-    for value in values:
-        data += b"\xee"
-        begins.append(len(data))
-        data += value
-    lengths = [len(value) for value in values] or [0]
-    gatherer = ValueGatherer(data, min(lengths), max(lengths))
-    starts = np.array(begins, dtype=np.int64)[picked]
-    ends = starts + np.array(lengths, dtype=np.int64)[picked]
-    assert as_list(gatherer.gather(starts, ends)) == [values[number] for number in picked]
+    """Store values in two shards with bytes between them that are no one's, and gather some."""
+    half = len(values) // 2
+    shards, begins = [], []
+    for group in (values[:half], values[half:]):
+        data, firsts = b"\xdd", []
+        for value in group:
+            data += b"\xee"
+            firsts.append(len(data))
+            data += value
+        shards.append(memory_of(data))
+        begins += [shards[-1].place + first for first in firsts]
+    order = np.argsort(np.array(picked * MANY, np.int64) >= half, kind="stable")
+    by_shard = np.array(picked * MANY, np.int64)[order]
+    counts = [int((by_shard < half).sum()), int((by_shard >= half).sum())]
+    starts = np.array(begins, np.int64)[np.array(picked * MANY, np.int64)]
+    ends = starts + np.array([len(values[number]) for number in picked * MANY], np.int64)
+    found = copy_pieces(shards, counts, np.argsort(order), starts, ends)
+    assert as_list(found) == [values[number] for number in picked * MANY]
 
 
 @settings(max_examples=300)
@@ -47,7 +62,7 @@ def test_where_the_ways_part(size: int) -> None:
 
 def test_short_values_are_gathered_together() -> None:
     """Or the tests above would compare slicing with itself."""
-    begins, ends = np.array([0, 4, 10]), np.array([3, 9, 15])
-    gatherer = ValueGatherer(b"one,three,seven..", 3, 5)
-    assert isinstance(gatherer.gather(begins, ends), np.ndarray)
-    assert isinstance(ValueGatherer(b"three,seven", 5, 5).gather(np.array([0, 6]), np.array([5, 11])), np.ndarray)
+    for data, begins, ends in ((b"one,three,seven..", [0, 4, 10], [3, 9, 15]), (b"three,seven", [0, 6], [5, 11])):
+        shard, many = memory_of(data), np.zeros(MANY, np.int64)
+        found = copy_pieces([shard], [MANY], None, shard.place + many + begins[0], shard.place + many + ends[0])
+        assert isinstance(found, np.ndarray)

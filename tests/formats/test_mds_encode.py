@@ -15,8 +15,7 @@ from PIL import Image
 
 from penstock.errors import BadSampleError, ColumnValueError, PenstockError
 from penstock.formats.body import ChunkPool
-from penstock.formats.mds import MDSBuilder, MDSFormat
-from penstock.formats.mds_encode import _CarefulEncoder, compile_encoder
+from penstock.formats.mds import MDSBuilder, MDSFormat, _CarefulEncoder, compile_encoder
 from tests.formats.making import make_layout, open_parts
 
 if TYPE_CHECKING:

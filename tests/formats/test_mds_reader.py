@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptShardError
+from penstock.formats.gather import copy_values
 from penstock.formats.mds_reader import StoredRows
 from tests.formats.making import attempt, build, make_layout, open_parts
 
@@ -36,7 +37,7 @@ def stored(readers: Sequence[MDSReader], rows: Sequence[Sequence[int]], order: A
     numbers = np.array([row for each in rows for row in each], np.int64)
     found = StoredRows(readers[0].layout, shards, [len(each) for each in rows], numbers, order)
     pieces = {name: list(found.pieces(name)) for name in ("a", "s")}
-    return {**pieces, **{name: [item.tobytes() for item in found.fixed(name, 8)] for name in ("n", "x")}}
+    return {**pieces, **{name: [item.tobytes() for item in copy_values(found.begins(name), 8)] for name in ("n", "x")}}
 
 
 @settings(max_examples=60, deadline=None)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock import ArrowShardedSource, AsyncDataLoader, PadCollator, ParquetShardedSource, ShardedSource
 from penstock.blocks.block import Block, join_blocks
-from penstock.formats.columnar.blocks import block_of
+from penstock.formats.columnar.format import block_of
 from penstock.loaders.collate import collate_batch, collate_rows
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from penstock import (
     TextShardedSource,
 )
 from penstock.errors import TransformError
-from penstock.formats.columnar.parquet_blocks import cut_groups
+from penstock.formats.columnar.parquet import cut_groups
 from penstock.pipeline.cutting import Cut, find_cuts, plan_cuts, select_part
 from tests.pipeline.texts import same, settings
 

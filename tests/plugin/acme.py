@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from penstock import Encoding
 from penstock.codecs.unpack import check_whole, drop_pages, release
 from penstock.errors import CorruptShardError, IndexFieldError
-from penstock.formats.base import ShardFormat
+from penstock.formats.base import ShardFormat, check_projection
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
-from penstock.formats.rows import check_projection, check_rows, read_offsets, table_bytes, write_offsets
+from penstock.formats.rows import check_rows, read_offsets, table_bytes, write_offsets
 from penstock.index.model import Column, FileInfo, Index, Part, ShardInfo, ShardLayout
 from penstock.order.conveyor import Conveyor
 from penstock.publish.writer import Writer

@@ -42,7 +42,7 @@ from penstock.errors import (
     SampleIndexError,
     StoreError,
 )
-from penstock.formats.columnar.parquet_blocks import read_ahead
+from penstock.formats.columnar.parquet import read_ahead
 from penstock.storage.base import open_store, resolve_store
 from tests.servers.faults import FaultProxy, Faults
 from tests.servers.script import Answer, Request, ScriptedServer, run_script
@@ -144,7 +144,7 @@ def test_a_file_opens_at_every_row_and_goes_back_to_every_place(
     kind: tuple[str, Callable[[], bytes], Any, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.formats.lines.cut._PIECE", 50)  # rows lie over several pieces
-    monkeypatch.setattr("penstock.formats.columnar.blocks._MOST_ROWS", 3)
+    monkeypatch.setattr("penstock.formats.columnar.format._MOST_ROWS", 3)
     name, content, make, rows = kind
     path = tmp_path / name
     path.write_bytes(content())

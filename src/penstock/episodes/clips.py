@@ -15,8 +15,7 @@ import numpy as np
 
 from penstock._version import __version__
 from penstock.cachedir.once import keep_in_files
-from penstock.formats.mp4.clip import Clip
-from penstock.formats.mp4.format import CUTS, Look, load_clip
+from penstock.formats.mp4.format import CUTS, Clip, Look, load_clip
 from penstock.index.paths import resolve_inside
 from penstock.wire.settings import FilesRequest
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from penstock.errors import ConfigError
 from penstock.formats.encodings.base import IMAGE_DECODERS
+from penstock.formats.rows import Rows as Rows  # noqa: TC001  others import both from here
+from penstock.formats.rows import ShardBytes as ShardBytes  # noqa: TC001
 from penstock.index.entry import EntryFormat
 from penstock.index.entry import formats as formats
 
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from penstock.formats.encodings.base import ImageDecoder
     from penstock.index.model import Column, ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample, Span
-
-# The raw bytes of one part: a mapped file, or memory that a part was unpacked to; both slice to `bytes`. Files that
-# other programs wrote may be mapped in part: see `formats.files`.
-ShardBytes: TypeAlias = mmap.mmap | bytes
-Rows: TypeAlias = "Sequence[int] | Int64Array"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +35,14 @@ class ReadOptions:
         if self.image_decoder not in IMAGE_DECODERS:
             known = ", ".join(IMAGE_DECODERS)
             raise ConfigError(f"unknown image decoder {self.image_decoder!r}: use one of {known}")
+
+
+def check_projection(layout: ShardLayout, options: ReadOptions) -> None:
+    """Refuse to read columns that are not there."""
+    names = [column.name for column in layout.columns]
+    for name in options.columns or ():
+        if name not in names:
+            raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(names)}")
 
 
 class ShardReader(Protocol):

@@ -50,28 +50,28 @@ def decode_all(
     try:
         return decode(pieces)
     except Exception as error:
-        raise decode_error(decode, pieces, rows.tolist(), shard, column, error) from error
+        raise decode_error(decode, pieces, [(shard, row) for row in rows.tolist()], column, error) from error
 
 
 def decode_error(
     decode: Callable[[Sequence[bytes]], object],
     pieces: Sequence[bytes],
-    rows: Sequence[int],
-    shard: str,
+    origins: Sequence[tuple[str, int]],
     column: str,
     error: Exception,
 ) -> PenstockError:
-    """Find the first value of a batch that does not decode, and say where it is."""
+    """Find the first value of a batch that does not decode, and say from which row of which shard it is."""
     if isinstance(error, MissingExtraError):
         return error
-    for row, piece in zip(rows, pieces, strict=True):
+    for (shard, row), piece in zip(origins, pieces, strict=True):
         try:
             decode([piece])
         except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
             return CorruptShardError(
                 f"{shard}, row {row}: column {column!r} {_decode_reason(culprit)}", shard=shard, row=row, column=column
             )
-    return CorruptShardError(f"{shard}: column {column!r} {_decode_reason(error)}", shard=shard, column=column)
+    shards = ", ".join(dict.fromkeys(shard for shard, _ in origins))
+    return CorruptShardError(f"{shards}: column {column!r} {_decode_reason(error)}", shard=shards, column=column)
 
 
 def _decode_reason(error: Exception) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ctypes
 import platform
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from penstock.blocks.block import join_columns
-from penstock.formats.column_errors import decode_error
+from penstock.codecs.unpack import drop_pages, release
+from penstock.formats.column_errors import decode_all, decode_error
 from penstock.formats.encodings.base import FixedEncoding
+from penstock.formats.rows import check_rows
+from penstock.thread_times import decoding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,10 +24,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.errors import PenstockError
-    from penstock.formats.base import ShardBytes
     from penstock.formats.encodings.base import Encoding
-    from penstock.types import Int64Array, Sample
+    from penstock.formats.rows import Rows, ShardBytes
+    from penstock.index.model import ShardInfo
+    from penstock.types import Columns, Int64Array, Sample
 
     # Either is a value of bytes for each; an array of NumPy's byte strings is one step for all of them.
     StoredValues: TypeAlias = npt.NDArray[np.bytes_] | list[bytes]
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 # each value twice, and blanks what a shorter one does not fill. Measured: it pays up to these lengths.
 _MOST_BYTES_IF_EQUAL = 1024
 _MOST_BYTES = 96
+_FEW_VALUES = 8  # that are sliced sooner than looked at together
 
 # No array begins at address 0. The first page of a process is never mapped, so nothing is lost before this one.
 _ORIGIN = 1 << 12
@@ -91,36 +95,6 @@ def place_of(data: ShardBytes) -> int:
     return address - _ORIGIN
 
 
-class ValueGatherer:
-    """Copies values of one column, of which the lengths of the shortest and the longest are known.
-
-    All at once, if they are short or of equal length and NumPy's byte strings can hold them: these end before the zero
-    bytes at their end.
-    """
-
-    def __init__(self, data: ShardBytes, shortest: int, longest: int) -> None:
-        self._data = data
-        self._are_equal = shortest == longest
-        self._items = view_items(data, "S", longest) if is_gathered(shortest, longest) else None
-
-    def gather(self, begins: Int64Array, ends: Int64Array) -> StoredValues:
-        """Copy the bytes of values from where they begin to where they end."""
-        if self._items is not None:
-            try:
-                gathered = gather_strings(self._items, begins, None if self._are_equal else ends - begins)
-            except IndexError:  # the last value of the shard, and too short: the longest would not fit in its place
-                gathered = None
-            if gathered is not None:
-                return gathered
-        data = self._data
-        return [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-
-
-def is_gathered(shortest: int, longest: int) -> bool:
-    """Return whether values of such lengths are better copied by NumPy than one by one."""
-    return 0 < longest <= (_MOST_BYTES_IF_EQUAL if shortest == longest else _MOST_BYTES)
-
-
 def gather_strings(
     items: npt.NDArray[Any], begins: Int64Array, sizes: Int64Array | None
 ) -> npt.NDArray[np.bytes_] | None:
@@ -158,29 +132,52 @@ class HeldBytes(Protocol):
 
 
 def copy_pieces(
-    shards: Sequence[HeldBytes], counts: Sequence[int], order: Int64Array | None, begins: Int64Array, ends: Int64Array
+    shards: Sequence[HeldBytes],
+    counts: Sequence[int],
+    order: Int64Array | None,
+    begins: Int64Array,
+    ends: Int64Array,
+    lengths: tuple[int, int] | None = None,
 ) -> StoredValues:
     """Copy values of any lengths that were found to lie in these shards.
 
     There are so many of each shard, and `order` says which of them stands at each place of what is given out, as in
-    `begins` and `ends`.
+    `begins` and `ends`. `lengths` are those of the shortest and the longest value, if that is known.
     """
-    sizes = ends - begins
-    shortest, longest = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
-    if is_gathered(shortest, longest):
-        limits = np.repeat([shard.place + shard.num_bytes for shard in shards], counts)
-        # An item as long as the longest value must lie within the shard, whichever value it begins with.
-        is_within = shortest == longest or (begins + longest <= (limits if order is None else limits[order])).all()
-        sizes_if_unequal = None if shortest == longest else sizes
-        gathered = gather_strings(view_memory("S", longest), begins, sizes_if_unequal) if is_within else None
-        if gathered is not None:
-            return gathered
-    data = [shard.data for shard, count in zip(shards, counts, strict=True) for _ in range(count)]
-    places = np.repeat([shard.place for shard in shards], counts)
+    gathered = None
+    if len(begins) > _FEW_VALUES:
+        sizes = ends - begins
+        shortest, longest = lengths or (int(sizes.min()), int(sizes.max()))
+        is_short = 0 < longest <= (_MOST_BYTES_IF_EQUAL if shortest == longest else _MOST_BYTES)
+        if is_short and (shortest == longest or _lie_within(shards, counts, order, begins, longest)):
+            gathered = gather_strings(view_memory("S", longest), begins, None if shortest == longest else sizes)
+    if gathered is not None:
+        return gathered
+    if len(shards) == 1:
+        [shard] = shards
+        data, place = shard.data, shard.place
+        if len(begins) <= _FEW_VALUES:
+            return [
+                data[begin - place : end - place] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+            ]
+        bounds = zip((begins - place).tolist(), (ends - place).tolist(), strict=True)
+        return [data[begin:end] for begin, end in bounds]
+    data_of_each = [shard.data for shard, count in zip(shards, counts, strict=True) for _ in range(count)]
+    places = np.repeat(np.array([shard.place for shard in shards], np.int64), counts)
     if order is not None:
-        data, places = list(map(data.__getitem__, order.tolist())), places[order]
+        data_of_each, places = list(map(data_of_each.__getitem__, order.tolist())), places[order]
     firsts, lasts = (begins - places).tolist(), (ends - places).tolist()
-    return [each[first:last] for each, first, last in zip(data, firsts, lasts, strict=True)]
+    return [each[first:last] for each, first, last in zip(data_of_each, firsts, lasts, strict=True)]
+
+
+def _lie_within(
+    shards: Sequence[HeldBytes], counts: Sequence[int], order: Int64Array | None, begins: Int64Array, num_bytes: int
+) -> bool:
+    """Return whether items of so many bytes lie within their shard, of which some are longer than their values."""
+    if len(shards) == 1:
+        return int(begins.max()) + num_bytes <= shards[0].place + shards[0].num_bytes
+    limits = np.repeat([shard.place + shard.num_bytes for shard in shards], counts)
+    return bool((begins + num_bytes <= (limits if order is None else limits[order])).all())
 
 
 def as_list(pieces: StoredValues) -> list[bytes]:
@@ -197,24 +194,23 @@ def in_order(items: list[Any], places: Sequence[Int64Array]) -> list[Any]:
     return list(map(items.__getitem__, numbers.tolist()))
 
 
-class GatheredColumn(Protocol):
-    """Takes stored values, those of some shards after those of others, then gives the values of some rows."""
+class GatheredColumn(ABC):
+    """Takes stored values, those of some shards after those of others, then returns the values of some rows."""
 
+    @abstractmethod
     def add(self, rows: Any, places: Int64Array) -> None:
         """Take the values of rows that were found, which belong to these places, in rising order."""
-        ...
 
-    def finish(self, places: Sequence[Int64Array]) -> None:
+    def finish(self, places: Sequence[Int64Array]) -> None:  # noqa: B027  most have nothing to do
         """All are there, those of each `add` at these places: find out whether they can be read."""
-        ...
 
-    def take(self, begin: int, end: int | None) -> Values:
-        """Return the values of all rows from one to another, once all are there."""
-        ...
+    @abstractmethod
+    def take(self, which: slice | Int64Array) -> Values:
+        """Return the values at some places; at places that are no slice before `finish`, too."""
 
     def so_far(self, places: Int64Array) -> Values:
-        """Return the values that were added, which is at these places."""
-        ...
+        """Return the values that were added, one after the other, which is at these places."""
+        return self.take(places)
 
 
 class ColumnKind(ABC):
@@ -252,24 +248,53 @@ class RowOrigins(NamedTuple):
         return self.names[shard], int(self.rows[at])
 
 
-class RowLocations(Protocol):
-    """Rows whose values are found. What holds this keeps them in memory."""
+class FoundRows(ABC):
+    """Some rows of several shards, whose values are found. What holds this keeps them in memory.
+
+    Args:
+        layout: How all of the shards store their rows.
+        shards: The shards, each one once, as `FoundRowsReader.memory` returns them.
+        counts: How many rows there are of each.
+        rows: The numbers of the rows within their shards, shard by shard; all of them are in range.
+        order: Which of these rows stands at each place of what is given out; by default all, as they are.
+    """
+
+    def __init__(
+        self,
+        layout: FoundLayout,
+        shards: Sequence[Any],
+        counts: Sequence[int],
+        rows: Int64Array,
+        order: Int64Array | None,
+    ) -> None:
+        self.layout, self.shards, self.counts, self.rows, self.order = layout, shards, counts, rows, order
 
     def origins(self) -> RowOrigins:
         """Return from which shards the rows come."""
-        ...
+        return RowOrigins([shard.name for shard in self.shards], self.counts, self.rows, self.order)
 
     def begins(self, name: str) -> Int64Array:
-        """Return at which place of memory each value of a column begins."""
-        ...
+        """Return at which place of memory each value of a column of fixed size begins."""
+        raise NotImplementedError
 
-    def fixed(self, name: str, num_bytes: int) -> npt.NDArray[Any]:
-        """Copy the values of a column of fixed size, as void items."""
-        ...
-
+    @abstractmethod
     def pieces(self, name: str) -> StoredValues:
-        """Copy the values of any other column."""
-        ...
+        """Copy the values of a column that is no `ColumnKind`, nor of fixed size."""
+
+    def read(self, name: str, how: Any, *, by_sample: bool) -> Any:
+        """Return the values of a column, of rows of one shard."""
+        if name in self.layout.fixed:
+            values = how.to_array(copy_values(self.begins(name), how.num_bytes))
+            return how.to_values(values) if by_sample else values
+        if name in self.layout.typed:
+            column, places = how.begin(name, len(self.rows), by_sample=by_sample), np.arange(len(self.rows))
+            column.add(self, places)
+            with decoding:
+                column.finish([places])
+                return column.take(slice(None))
+        pieces, shard = as_list(self.pieces(name)), self.shards[0].name if self.shards else ""
+        with decoding:
+            return decode_all(how.decode_many if by_sample else how.to_column, pieces, self.rows, shard, name)
 
 
 class Gathering(Protocol):
@@ -313,44 +338,82 @@ class StoresRows(Protocol):
         ...
 
 
-class ValueLayout(Protocol):
+@dataclass(frozen=True, slots=True)
+class FoundLayout:
     """How shards store the values of their rows, which are found in several shards at once."""
 
-    @property
-    def encodings(self) -> tuple[tuple[str, Encoding | ColumnKind], ...]:
-        """The columns that are wanted, and how their values are stored."""
-        ...
+    encodings: tuple[tuple[str, Encoding | ColumnKind], ...]  # the columns that are wanted, and how each is stored
+    rows: type[FoundRows]  # what rows are when they are found
+    # The names of all, of those of fixed size, and of a `ColumnKind`: to ask objects for their classes takes longer.
+    names: tuple[str, ...] = field(init=False, compare=False)
+    fixed: frozenset[str] = field(init=False, compare=False)
+    typed: frozenset[str] = field(init=False, compare=False)
 
-    def find_rows(
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(name for name, _ in self.encodings))
+        for attribute, kind in (("fixed", FixedEncoding), ("typed", ColumnKind)):
+            names = frozenset(name for name, how in self.encodings if isinstance(how, kind))
+            object.__setattr__(self, attribute, names)
+
+    def begin(self, num_rows: int, *, by_column: bool) -> ColumnGathering:
+        """Begin to gather so many rows of such shards."""
+        return ColumnGathering(self, num_rows, by_column=by_column)
+
+    def find(
         self, shards: Sequence[Any], counts: Sequence[int], rows: Int64Array, order: Int64Array | None = None
     ) -> Any:
-        """Find rows of several shards, given shard by shard, so many of each; `order` is that of what is found.
-
-        What it returns are `RowLocations`, as far as the columns need them.
-        """
-        ...
+        """Find rows of several shards, in the words of `FoundRows`."""
+        return self.rows(self, shards, counts, rows, order)
 
 
-class FindsValues(Protocol):
-    """A reader that lets values be found in its memory."""
+class FoundRowsReader(ABC):
+    """One open shard whose values are found in its memory, and gathered with those of others that store them alike."""
+
+    def __init__(self, data: ShardBytes, info: ShardInfo, layout: FoundLayout) -> None:
+        self.data, self.name, self.layout = data, info.name, layout
+        self._num_samples = info.num_samples
 
     def __len__(self) -> int:
-        """Return the number of rows; a shard that is closed has none."""
-        ...
+        return self._num_samples
 
+    def read(self, rows: Rows) -> list[Sample]:
+        """Return the samples at these rows, in this order."""
+        found = self.find(check_rows(rows, self._num_samples, self.name))
+        values = [found.read(name, how, by_sample=True) for name, how in self.layout.encodings]
+        return join_columns(self.layout.names, values, len(found.rows))
+
+    def read_columns(self, rows: Rows) -> Columns:
+        """Return the same by column: an array where all values allow it, else a list."""
+        found = self.find(check_rows(rows, self._num_samples, self.name))
+        return {name: found.read(name, how, by_sample=False) for name, how in self.layout.encodings}
+
+    def row_layout(self) -> FoundLayout:
+        """Return how its rows are stored."""
+        return self.layout
+
+    @abstractmethod
     def memory(self) -> Any:
-        """Return what `find_rows` of its layout takes as a shard, and what keeps the bytes of this one in place."""
-        ...
+        """Return what its `FoundRows` take as a shard; it keeps the bytes in place, also when this is closed."""
 
     def find(self, rows: Int64Array) -> Any:
-        """Find the values of rows of this shard."""
-        ...
+        """Find the values of some rows, all of them in range: none if the shard is closed."""
+        shards = [self.memory()] if len(self) else []
+        return self.layout.find(shards, [len(rows)] * len(shards), rows)
+
+    def drop_pages(self) -> None:
+        """Take the shard's pages out of memory."""
+        drop_pages(self.data)
+
+    def close(self) -> None:
+        """Unmap the shard, once nothing points into the mapping."""
+        self._num_samples = 0
+        release(self.data)
 
 
 class ColumnGathering:
     """All columns of so many rows, of shards that store them alike; `by_column`, for arrays, else for samples."""
 
-    def __init__(self, layout: ValueLayout, num_rows: int, *, by_column: bool) -> None:
+    def __init__(self, layout: FoundLayout, num_rows: int, *, by_column: bool) -> None:
         self._layout, self._num_rows, self._by_column = layout, num_rows, by_column
         self._columns = {
             name: _begin_column(name, encoding, num_rows, by_sample=not by_column)
@@ -358,9 +421,9 @@ class ColumnGathering:
         }
         self._places: list[Int64Array] = []
         # What was added and is not looked at yet: the shards, and the rows of each with their places.
-        self._waiting: list[tuple[FindsValues, Any, Int64Array, Int64Array]] = []
+        self._waiting: list[tuple[FoundRowsReader, Any, Int64Array, Int64Array]] = []
 
-    def add(self, reader: FindsValues, rows: Int64Array, places: Int64Array) -> None:
+    def add(self, reader: FoundRowsReader, rows: Int64Array, places: Int64Array) -> None:
         """Take some rows of a shard, which may be closed then: what is still looked at stays mapped."""
         self._waiting.append((reader, reader.memory(), rows, places))
 
@@ -378,7 +441,7 @@ class ColumnGathering:
         if len(readers) == 1 and len(readers[0]):  # it is still open
             found = readers[0].find(rows[order])
         else:
-            found = self._layout.find_rows(shards, list(map(len, row_groups)), rows, order)
+            found = self._layout.find(shards, list(map(len, row_groups)), rows, order)
         for column in self._columns.values():
             column.add(found, places)
         self._places.append(places)
@@ -401,12 +464,12 @@ class ColumnGathering:
     def take(self, begin: int, end: int | None) -> Any:
         """Return the samples, or the columns, of all rows from one to another, once all are there."""
         if self._by_column:
-            return {name: column.take(begin, end) for name, column in self._columns.items()}
+            return {name: column.take(slice(begin, end)) for name, column in self._columns.items()}
         end = self._num_rows if end is None else end
         samples: list[Sample] = []
         for first in range(begin, end, SAMPLES_AT_ONCE):
             last = min(first + SAMPLES_AT_ONCE, end)
-            values = [column.take(first, last) for column in self._columns.values()]
+            values = [column.take(slice(first, last)) for column in self._columns.values()]
             samples += join_columns(tuple(self._columns), values, last - first)
         return samples
 
@@ -437,110 +500,69 @@ def _to_values(encoding: FixedEncoding, stored: npt.NDArray[Any]) -> list[Any]:
     return encoding.to_values(encoding.to_array(stored))
 
 
-class _FilledColumn:
+class _FilledColumn(GatheredColumn):
     """Small values of fixed size go straight to their places."""
 
     def __init__(self, name: str, view: View, num_bytes: int, num_rows: int) -> None:
         self._name, self._view, self._num_bytes = name, view, num_bytes
         self._stored: npt.NDArray[Any] = np.empty(num_rows, f"V{num_bytes}")
 
-    def add(self, rows: RowLocations, places: Int64Array) -> None:
-        self._stored[places] = rows.fixed(self._name, self._num_bytes)
+    def add(self, rows: FoundRows, places: Int64Array) -> None:
+        stored = copy_values(rows.begins(self._name), self._num_bytes)
+        if len(places) == len(self._stored):  # all at once, in order
+            self._stored = stored
+        else:
+            self._stored[places] = stored
 
-    def finish(self, places: Sequence[Int64Array]) -> None:
-        """Any bytes are a value."""
-
-    def take(self, begin: int, end: int | None) -> Values:
-        return self._view(self._stored[begin:end])
-
-    def so_far(self, places: Int64Array) -> Values:
-        return self._view(self._stored[places])
+    def take(self, which: slice | Int64Array) -> Values:
+        return self._view(self._stored[which])
 
 
-class _LocatedColumn:
+class _LocatedColumn(GatheredColumn):
     """Of large values of fixed size it is noted where they lie: they are copied when their batch is asked for."""
 
     def __init__(self, name: str, view: View, num_bytes: int, num_rows: int) -> None:
         self._name, self._view, self._num_bytes = name, view, num_bytes
-        self._held: list[RowLocations] = []  # keeps the bytes mapped that the places are in
+        self._held: list[FoundRows] = []  # keeps the bytes mapped that the places are in
         self._begins = np.zeros(num_rows, np.int64)
 
-    def add(self, rows: RowLocations, places: Int64Array) -> None:
+    def add(self, rows: FoundRows, places: Int64Array) -> None:
         self._begins[places] = rows.begins(self._name)
         self._held.append(rows)
 
-    def finish(self, places: Sequence[Int64Array]) -> None:
-        """Any bytes are a value."""
-
-    def take(self, begin: int, end: int | None) -> Values:
-        return self._copy(self._begins[begin:end])
-
-    def so_far(self, places: Int64Array) -> Values:
-        return self._copy(self._begins[places])
-
-    def _copy(self, begins: Int64Array) -> Values:
-        return self._view(copy_values(begins, self._num_bytes))
+    def take(self, which: slice | Int64Array) -> Values:
+        return self._view(copy_values(self._begins[which], self._num_bytes))
 
 
-class _Group(NamedTuple):
-    """Stored values of some shards, in the order of their places."""
-
-    pieces: StoredValues
-    origins: RowOrigins
-
-
-class _VariableColumn:
+class _VariableColumn(GatheredColumn):
     """Values of any length are kept as they are stored, and decoded when they are asked for."""
 
     def __init__(self, name: str, decode: Callable[[Sequence[bytes]], Values]) -> None:
         self._name, self._decode = name, decode
-        self._groups: list[_Group] = []
-        self._pieces: StoredValues = []
+        self._groups: list[tuple[StoredValues, RowOrigins]] = []  # in the order of their places
+        self._pieces: Any = []  # `StoredValues`
         self._places: Sequence[Int64Array] = ()
 
-    def add(self, rows: RowLocations, places: Int64Array) -> None:  # noqa: ARG002
-        self._groups.append(_Group(rows.pieces(self._name), rows.origins()))
+    def add(self, rows: FoundRows, places: Int64Array) -> None:  # noqa: ARG002
+        self._groups.append((rows.pieces(self._name), rows.origins()))
 
     def finish(self, places: Sequence[Int64Array]) -> None:
         self._places = places
-        self._pieces = _in_one([group.pieces for group in self._groups], places)
+        self._pieces = _in_one([pieces for pieces, _ in self._groups], places)
 
-    def take(self, begin: int, end: int | None) -> Values:
-        pieces = as_list(self._pieces[begin:end])
+    def take(self, which: slice | Int64Array) -> Values:
+        pieces = as_list(self._pieces[which])
         try:
             return self._decode(pieces)
         except Exception as error:
-            origins = in_order(self._all_origins(), self._places)[begin:end]
-            blamed = self._blame(pieces, origins)
-            if blamed is None:
-                raise
-            raise blamed from error
+            origins = [origins.find(place) for pieces, origins in self._groups for place in range(len(pieces))]
+            blamed = in_order(origins, self._places)[which]
+            raise decode_error(self._decode, pieces, blamed, self._name, error) from error
 
-    def so_far(self, places: Int64Array) -> Values:  # noqa: ARG002
-        pieces = self._all_pieces()
-        try:
-            return self._decode(pieces)
-        except Exception as error:
-            blamed = self._blame(pieces, self._all_origins())
-            if blamed is None:
-                raise
-            raise blamed from error
-
-    def _all_pieces(self) -> list[bytes]:
-        return list(chain.from_iterable(as_list(group.pieces) for group in self._groups))
-
-    def _all_origins(self) -> list[tuple[RowOrigins, int]]:
-        return [(group.origins, place) for group in self._groups for place in range(len(group.pieces))]
-
-    def _blame(self, pieces: list[bytes], origins: list[tuple[RowOrigins, int]]) -> PenstockError | None:
-        """Find the shard and the row whose value cannot be decoded."""
-        for piece, (rows, place) in zip(pieces, origins, strict=True):
-            try:
-                self._decode([piece])
-            except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
-                shard, row = rows.find(place)
-                return decode_error(self._decode, [piece], [row], shard, self._name, culprit)
-        return None
+    def so_far(self, places: Int64Array) -> Values:
+        ends = np.cumsum([len(pieces) for pieces, _ in self._groups])
+        self.finish(np.split(np.arange(len(places)), ends[:-1]))
+        return self.take(slice(None))
 
 
 class _DecodedColumn(_VariableColumn):
@@ -548,11 +570,11 @@ class _DecodedColumn(_VariableColumn):
 
     def finish(self, places: Sequence[Int64Array]) -> None:
         super().finish(places)
-        self._values: Values = super().take(0, None)
+        self._values: Values = super().take(slice(None))
         self._groups, self._pieces = [], []
 
-    def take(self, begin: int, end: int | None) -> Values:
-        return self._values[begin:end]
+    def take(self, which: slice | Int64Array) -> Values:
+        return self._values[which]
 
 
 def _in_one(groups: Sequence[StoredValues], places: Sequence[Int64Array]) -> StoredValues:

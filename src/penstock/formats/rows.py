@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import mmap
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from penstock.errors import ConfigError, CorruptShardError, SampleIndexError
+from penstock.errors import CorruptShardError, SampleIndexError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
-    from penstock.formats.base import ReadOptions, Rows, ShardBytes
-    from penstock.index.model import ShardLayout
     from penstock.types import Int64Array
+
+# The raw bytes of one part: a mapped file, or memory that a part was unpacked to; both slice to `bytes`. Files that
+# other programs wrote may be mapped in part: see `formats.files`.
+ShardBytes: TypeAlias = mmap.mmap | bytes
+Rows: TypeAlias = "Sequence[int] | Int64Array"
 
 
 def table_bytes(num_samples: int) -> int:
@@ -95,11 +101,3 @@ def _outside(shard: str, num_samples: int, lowest: int, highest: int) -> SampleI
     return SampleIndexError(
         f"{shard} has rows 0 to {num_samples - 1}, and you asked for {lowest} to {highest}", shard=shard
     )
-
-
-def check_projection(layout: ShardLayout, options: ReadOptions) -> None:
-    """Refuse to read columns that are not there."""
-    names = [column.name for column in layout.columns]
-    for name in options.columns or ():
-        if name not in names:
-            raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(names)}")

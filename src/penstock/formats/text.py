@@ -17,11 +17,11 @@ from penstock.errors import (
     IndexFieldError,
     UnknownEncodingError,
 )
-from penstock.formats.base import ShardFormat
+from penstock.formats.base import ShardFormat, check_projection
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
 from penstock.formats.encodings.numbers import plain_number
-from penstock.formats.rows import check_projection, check_rows, max_samples, read_offsets, write_offsets
+from penstock.formats.rows import check_rows, max_samples, read_offsets, write_offsets
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
 from penstock.thread_times import decoding

@@ -20,18 +20,20 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.base import ReadOptions
-from penstock.formats.columnar.footer import FileHead, parse_footer, write_row_groups
-from penstock.formats.columnar.format import join_spans
-from penstock.formats.columnar.thrift import (
+from penstock.formats.columnar.footer import (
     BINARY,
     I32,
     STRUCT,
+    FileHead,
     ThriftError,
+    parse_footer,
     write_binary,
     write_integer,
     write_list,
+    write_row_groups,
     write_struct,
 )
+from penstock.formats.columnar.format import join_spans
 from tests.formats.columnar.fuzzing import some_table
 from tests.formats.columnar.test_values import write_ipc, write_parquet
 from tests.formats.in_place import InPlace, MemoryFile

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptShardError
-from penstock.formats.mp4.clip import Clip
-from penstock.formats.mp4.format import CUTS, clip_of
+from penstock.formats.mp4.format import CUTS, Clip, clip_of
 from tests.episodes.clips import number_of, write_clip
 from tests.formats.in_place import InPlace, MemoryFile
 

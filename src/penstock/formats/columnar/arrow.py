@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import struct
 from base64 import b64decode, b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.blocks.stage import check_row
 from penstock.errors import ConfigError
-from penstock.formats.columnar.arrow_types import describe_schema, pyarrow, validated
+from penstock.formats.columnar.arrow_types import check_columns, checked, describe_schema, pyarrow, validated
 from penstock.formats.columnar.format import (
     ColumnarFormat,
+    PiecesInput,
+    SpansInput,
+    block_of,
     corrupt,
     join_spans,
+    open_for_arrow,
     read_types,
     reading_entry,
+    rows_at_once,
     write_shard,
-)
-from penstock.formats.columnar.inputs import PiecesInput, SpansInput
-from penstock.formats.columnar.ipc import (
-    DICTIONARY_BATCH,
-    END_OF_STREAM,
-    FILE_MAGIC,
-    RECORD_BATCH,
-    SCHEMA,
-    IpcError,
-    IPCMessage,
-    messages_of_file,
-    messages_of_stream,
-    read_tail,
 )
 from penstock.formats.columnar.write import CHUNK_BYTES
 from penstock.formats.files import ScannedFile, ScannedShard
@@ -39,11 +36,152 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import BinaryIO
 
-    from penstock.formats.columnar.inputs import Ranges
-    from penstock.formats.columnar.ipc import Read
+    from penstock.blocks.block import Block
+    from penstock.formats.columnar.format import LocalObject, Ranges
     from penstock.formats.files import SpanBytes, StoredObject
     from penstock.index.model import ShardInfo
     from penstock.types import Int64Array
+
+SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
+CONTINUATION = b"\xff\xff\xff\xff"
+END_OF_STREAM = CONTINUATION + bytes(4)
+FILE_MAGIC = b"ARROW1"
+_MOST_ROWS = 1 << 40
+_BLOCK = struct.Struct("<qi4xq")
+
+Read = Callable[[int, int], bytes]  # the bytes of a file from one place to another
+
+
+class IpcError(ValueError):
+    """The bytes are no message of Arrow's."""
+
+
+@dataclass(frozen=True, slots=True)
+class IPCMessage:
+    """Where a message lies and what it holds; `number` is of a dictionary, `is_delta` if it adds to the one before."""
+
+    begin: int
+    end: int
+    kind: int
+    num_rows: int = 0
+    body_bytes: int = 0
+    is_compressed: bool = False
+    number: int = 0
+    is_delta: bool = False
+
+
+class _Table:
+    """A table of a flatbuffer: its fields by their places."""
+
+    def __init__(self, data: bytes, position: int) -> None:
+        self._data, self._position = data, position
+        self._fields = position - self._number("<i", position)
+        self._num_bytes = self._number("<H", self._fields)
+
+    def number(self, field: int, form: str, default: int = 0) -> int:
+        place = self._place(field)
+        return default if place is None else self._number(form, place)
+
+    def table(self, field: int) -> _Table | None:
+        place = self._place(field)
+        return None if place is None else _Table(self._data, place + self._number("<I", place))
+
+    def blocks(self, field: int) -> list[tuple[int, int, int]]:
+        place = self._place(field)
+        if place is None:
+            return []
+        begin = place + self._number("<I", place)
+        count = self._number("<I", begin)
+        if begin + 4 + count * _BLOCK.size > len(self._data):
+            raise IpcError("it has a footer that is cut off")
+        return list(_BLOCK.iter_unpack(self._data[begin + 4 : begin + 4 + count * _BLOCK.size]))
+
+    def _place(self, field: int) -> int | None:
+        at = 4 + 2 * field
+        offset = self._number("<H", self._fields + at) if at + 2 <= self._num_bytes else 0
+        return self._position + offset if offset else None
+
+    def _number(self, form: str, place: int) -> int:
+        if not 0 <= place <= len(self._data) - struct.calcsize(form):
+            raise IpcError("it has metadata that points outside of itself")
+        number: int = struct.unpack_from(form, self._data, place)[0]
+        return number
+
+
+def _root(data: bytes) -> _Table:
+    if len(data) < 8:
+        raise IpcError("it has metadata that is cut off")
+    return _Table(data, int.from_bytes(data[:4], "little"))
+
+
+def read_message(read: Read, begin: int, end: int) -> IPCMessage | None:
+    """Read the metadata of the message that begins here; None: this is the end of a stream."""
+    if begin + 4 > end:
+        return None
+    head = read(begin, min(begin + 8, end))
+    has_mark = head[:4] == CONTINUATION  # the first versions had none
+    length = int.from_bytes(head[4:8] if has_mark else head[:4], "little")
+    if length == 0:
+        return None
+    metadata_begin = begin + (8 if has_mark else 4)
+    metadata_end = metadata_begin + length
+    if metadata_end > end:
+        raise IpcError(f"it has a message at byte {begin} that is longer than the file")
+    message = _root(read(metadata_begin, metadata_end))
+    body_bytes = message.number(3, "<q")
+    if not 0 <= body_bytes <= end - metadata_end:
+        raise IpcError(f"it has a message at byte {begin} that is longer than the file")
+    return _describe_message(message, begin, metadata_end + body_bytes, body_bytes)
+
+
+def _describe_message(message: _Table, begin: int, end: int, body_bytes: int) -> IPCMessage:
+    kind, header = message.number(1, "<B"), message.table(2)
+    number, is_delta = 0, False
+    if kind == DICTIONARY_BATCH and header is not None:
+        number, is_delta, header = header.number(0, "<q"), bool(header.number(2, "<B")), header.table(1)
+    if kind == SCHEMA:
+        return IPCMessage(begin, end, kind)
+    if header is None or kind not in (DICTIONARY_BATCH, RECORD_BATCH):
+        raise IpcError(f"it has a message at byte {begin} of a kind that penstock does not read")
+    num_rows, is_compressed = header.number(0, "<q"), header.table(3) is not None
+    if not 0 <= num_rows <= _MOST_ROWS:
+        raise IpcError(f"it has a message at byte {begin} with {num_rows} rows")
+    return IPCMessage(begin, end, kind, num_rows, body_bytes, is_compressed, number, is_delta)
+
+
+def messages_of_stream(read: Read, end: int) -> list[IPCMessage]:
+    """Walk over all messages of a stream."""
+    found: list[IPCMessage] = []
+    begin = 0
+    while (message := read_message(read, begin, end)) is not None:
+        found.append(message)
+        begin = message.end
+    return found
+
+
+def read_tail(read: Read, end: int) -> bytes:
+    """Read the footer of a file, with its length and what ends it."""
+    tail = read(end - 10, end)
+    if tail[4:] != FILE_MAGIC:
+        raise IpcError("it does not end like an Arrow file: it was cut off")
+    length = int.from_bytes(tail[:4], "little")
+    if length > end - 18:
+        raise IpcError("it has a footer that is longer than the file")
+    return read(end - 10 - length, end)
+
+
+def messages_of_file(read: Read, end: int, tail: bytes) -> list[IPCMessage]:
+    """Find the messages of a file by its footer: dictionaries, then record batches."""
+    footer = _root(tail[:-10])
+    found: list[IPCMessage] = []
+    for field, kind in ((2, DICTIONARY_BATCH), (3, RECORD_BATCH)):
+        for begin, _, _ in footer.blocks(field):
+            message = read_message(read, begin, end) if 8 <= begin < end else None
+            if message is None or message.kind != kind:
+                raise IpcError(f"it has a footer that points to byte {begin}, where no such message begins")
+            found.append(message)
+    return found
+
 
 _TAIL_BYTES = 16 << 10
 _SMALLEST_SHARD = 1 << 20
@@ -215,3 +353,93 @@ class SmallReads:
             stop = max(end, min(stop, self._file.num_bytes))
             self._begin, self._data = begin, bytes(self._file.read(begin, stop))
         return self._data[begin - self._begin : end - self._begin]
+
+
+def arrow_blocks(
+    opened: LocalObject, row: int, columns: Sequence[str] | None, where: str
+) -> Iterator[tuple[Block, int]]:
+    """Read blocks of a file from a row on, each with how many rows it has; the row after the last is fine."""
+    for batch in _batches(opened, row, columns, where):
+        size = rows_at_once(batch.nbytes, batch.num_rows)
+        for begin in range(0, batch.num_rows, size):
+            block = block_of(batch.slice(begin, size), columns=columns)
+            yield block, len(block)
+
+
+def _batches(opened: LocalObject, row: int, columns: Sequence[str] | None, where: str) -> Iterator[Any]:
+    names = schema_of(opened).names
+    check_columns(columns, names, where)
+    messages = _messages_of(opened) if row else []
+    first, before = _find(messages, row) if row else (0, 0)
+    wanted = None if columns is None else [number for number, name in enumerate(names) if name in columns]
+    ipc = pyarrow().ipc
+    options = ipc.IpcReadOptions(included_fields=wanted)
+    if _is_file(opened):
+        reader = ipc.open_file(open_for_arrow(opened), options=options)
+        batches = map(reader.get_batch, range(first, reader.num_record_batches))
+    else:
+        batches = ipc.open_stream(SpansInput(_from_batch(opened, messages, first)), options=options)
+    skip = row - before
+    for stored in batches:
+        batch = checked(stored, before, where)
+        before += batch.num_rows
+        if skip < batch.num_rows:
+            yield batch.slice(skip)
+        skip = max(0, skip - batch.num_rows)
+    check_row(where, row, row if not skip else before)
+
+
+def count_rows(opened: LocalObject) -> int:
+    """Return the number of rows of a file, as the heads of its record batches say it."""
+    return sum(message.num_rows for message in _messages_of(opened) if message.kind == RECORD_BATCH)
+
+
+def _messages_of(opened: LocalObject) -> list[IPCMessage]:
+    read, end = SmallReads(opened).read, opened.num_bytes
+    return messages_of_file(read, end, read_tail(read, end)) if _is_file(opened) else messages_of_stream(read, end)
+
+
+def schema_of(opened: LocalObject) -> Any:
+    """Return the schema of a file."""
+    ipc = pyarrow().ipc
+    return (ipc.open_file if _is_file(opened) else ipc.open_stream)(SpansInput(opened)).schema
+
+
+def _is_file(opened: LocalObject) -> bool:
+    return opened.read(0, min(len(FILE_MAGIC), opened.num_bytes)) == FILE_MAGIC
+
+
+def _from_batch(opened: LocalObject, messages: Sequence[IPCMessage], first: int) -> Ranges:
+    """Return a stream from a record batch on, with the schema and dictionaries that come before it."""
+    batches = [message for message in messages if message.kind == RECORD_BATCH]
+    if not messages:
+        return opened
+    begin = batches[first].begin if first < len(batches) else opened.num_bytes
+    # All dictionaries: a later one of a column takes the place of an earlier one.
+    others = [each for each in messages if each.kind != RECORD_BATCH and each.begin < begin]
+    return _Continued(b"".join(bytes(opened.read(each.begin, each.end)) for each in others), opened, begin)
+
+
+def _find(messages: Sequence[IPCMessage], row: int) -> tuple[int, int]:
+    """Return the number of the record batch that a row is in, and how many rows come before it."""
+    before = 0
+    counts = [message.num_rows for message in messages if message.kind == RECORD_BATCH]
+    for number, end in enumerate(accumulate(counts)):
+        if end > row:
+            return number, before
+        before = end
+    return len(counts), before
+
+
+class _Continued:
+    """Some bytes, and after them a file from a place on."""
+
+    def __init__(self, first: bytes, opened: LocalObject, begin: int) -> None:
+        self._first, self._opened, self._shift = first, opened, begin - len(first)
+        self.num_bytes = opened.num_bytes - self._shift
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Read a range."""
+        at = max(begin, len(self._first))
+        rest = self._opened.read(at + self._shift, end + self._shift) if end > at else b""
+        return self._first[begin:end] + bytes(rest)

@@ -1,138 +1,109 @@
-"""An unpacked shard of columns: random rows of it, as samples or as columns, with NumPy alone."""
+"""An unpacked shard of columns: random rows of it and of others like it, as samples or as columns, with NumPy alone."""
 
 from __future__ import annotations
 
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock.blocks.block import join_columns
-from penstock.codecs.unpack import check_whole, drop_pages, release
-from penstock.errors import CorruptShardError
-from penstock.formats.column_errors import decode_all
-from penstock.formats.columnar.found_rows import OpenColumns, layout_of
-from penstock.formats.columnar.gathering import image_encoding, kind_of_column
-from penstock.formats.columnar.nested import DictionaryNode, FixedListNode, ListNode, MapNode, StructNode
-from penstock.formats.columnar.nodes import (
-    BoolNode,
-    BufferFile,
-    BytesNode,
-    DecimalNode,
-    IntervalNode,
-    Node,
-    NullNode,
-    NumberNode,
+from penstock.codecs.unpack import check_whole
+from penstock.errors import ColumnValueError, CorruptShardError
+from penstock.formats.columnar.nodes import BufferFile, open_node, with_none
+from penstock.formats.columnar.types import (
+    COLUMNS_FILE,
+    ColumnType,
+    array_dtype,
+    element_shape,
+    has_array_elements,
+    missing_value,
+    parse_type,
+    to_values,
 )
-from penstock.formats.columnar.types import array_dtype, parse_type
 from penstock.formats.encodings.base import Encoding
-from penstock.formats.gather import as_list, in_order
-from penstock.formats.rows import check_rows
-from penstock.thread_times import decoding
+from penstock.formats.encodings.table import get_encoding
+from penstock.formats.gather import (
+    ColumnKind,
+    FoundLayout,
+    FoundRows,
+    FoundRowsReader,
+    GatheredColumn,
+    as_list,
+    copy_pieces,
+    copy_values,
+    in_order,
+    join_values,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from penstock.formats.base import ReadOptions, Rows, ShardBytes
-    from penstock.formats.columnar.found_rows import ColumnRows, ColumnsLayout
-    from penstock.formats.columnar.nodes import BoolArray
-    from penstock.formats.columnar.types import ColumnType
-    from penstock.formats.gather import ColumnKind, Values
+    from penstock.formats.base import ReadOptions, ShardBytes
+    from penstock.formats.columnar.nodes import BoolArray, Node
+    from penstock.formats.encodings.base import ImageDecoder
+    from penstock.formats.gather import StoredValues, Values
     from penstock.index.model import ShardInfo
-    from penstock.types import Columns, Int64Array, Sample
+    from penstock.types import Int64Array
 
-COLUMNS_FILE = "columns 1"  # what the description of such a file says it is; another one if their layout changes
+# Samples are views of memory that they share: whoever keeps one keeps that.
+_SHARED_BYTES = 1 << 19
 
 
-class ColumnsReader:
+class OpenColumns(NamedTuple):
+    """The columns of an open file. What has this keeps its bytes in place, also when the file is closed."""
+
+    name: str
+    data: ShardBytes
+    place: int
+    num_bytes: int
+    columns: dict[str, list[Node]]  # a node for each chunk
+    starts: Int64Array  # the row with which each chunk begins
+
+
+class ColumnsReader(FoundRowsReader):
     """One open file of columns."""
 
     def __init__(self, data: ShardBytes, info: ShardInfo, options: ReadOptions) -> None:
-        self.name = info.name
-        self._data = data
         file = BufferFile(data, info.name)
-        columns, chunk_rows = _read_description(file)
-        self._num_rows = sum(chunk_rows)
-        if self._num_rows != info.num_samples:
+        types, chunk_rows = _read_description(file)
+        if sum(chunk_rows) != info.num_samples:
             raise CorruptShardError(
-                f"{self.name} holds {self._num_rows} rows, but the index says {info.num_samples}", shard=self.name
+                f"{info.name} holds {sum(chunk_rows)} rows, but the index says {info.num_samples}", shard=info.name
             )
         wanted = [column.name for column in info.layout.columns] if options.columns is None else options.columns
-        self._columns: dict[str, Node] = {}
+        columns: dict[str, list[Node]] = {}
         encodings: dict[str, Encoding | ColumnKind] = {}
-        for number, (name, kind) in enumerate(columns):
+        image = image_encoding(options.image_decoder)
+        for number, (name, kind) in enumerate(types):
             if name in wanted:
-                self._columns[name] = _open_column(kind, file, number, chunk_rows, options)
-                encodings[name] = kind_of_column(kind.logical, options.image_decoder)
-        self.layout = layout_of(tuple(encodings.items()))
-        starts = [0, *accumulate(chunk_rows)][:-1]
-        self._memory: OpenColumns | None = OpenColumns(info.name, data, file.place, len(data), self._columns, starts)
-        lacking = [name for name in wanted if name not in self._columns]
+                chunks = [open_node(kind, file, f"{chunk}.{number}", image) for chunk in range(len(chunk_rows))]
+                for chunk, (node, num_rows) in enumerate(zip(chunks, chunk_rows, strict=True)):
+                    if node.length < num_rows:
+                        raise node.error(f"has room for {node.length} of the {num_rows} rows of chunk {chunk}")
+                columns[name] = chunks
+                encodings[name] = _kind_of_column(kind.logical, options.image_decoder)
+        lacking = [name for name in wanted if name not in columns]
         if lacking:
-            raise CorruptShardError(f"{self.name} lacks the columns {', '.join(lacking)}", shard=self.name)
-
-    def __len__(self) -> int:
-        return self._num_rows
-
-    def read(self, rows: Rows) -> list[Sample]:
-        """Return the samples at these rows, in this order."""
-        names = [name for name, _ in self.layout.encodings]
-        numbers, values = self._read(rows, by_sample=True)
-        with decoding:
-            return join_columns(names, values, len(numbers))
-
-    def read_columns(self, rows: Rows) -> Columns:
-        """Return the same by column: an array where all values allow it, else a list."""
-        names = [name for name, _ in self.layout.encodings]
-        return dict(zip(names, self._read(rows, by_sample=False)[1], strict=True))
-
-    def row_layout(self) -> ColumnsLayout:
-        """Return how its rows are stored."""
-        return self.layout
+            raise CorruptShardError(f"{info.name} lacks the columns {', '.join(lacking)}", shard=info.name)
+        super().__init__(data, info, _layout_of(tuple(encodings.items())))
+        starts = np.cumsum(chunk_rows, dtype=np.int64) - np.array(chunk_rows, np.int64)
+        self._memory: OpenColumns | None = OpenColumns(info.name, data, file.place, len(data), columns, starts)
 
     def memory(self) -> OpenColumns:
         """Return what is open, to find rows of several files at once."""
-        check_whole(self._data, self.name)
+        check_whole(self.data, self.name)
         assert self._memory is not None  # noqa: S101  it is open
         return self._memory
 
-    def find(self, rows: Int64Array) -> ColumnRows:
-        """Find the values of some rows, all of them in range: none if the file is closed."""
-        shards = [] if self._memory is None else [self.memory()]
-        return self.layout.find_rows(shards, [len(rows)] * len(shards), rows)
-
-    def drop_pages(self) -> None:
-        """Take the shard's pages out of memory."""
-        drop_pages(self._data)
-
     def close(self) -> None:
-        """Unmap the shard."""
-        self._columns, self._memory = {}, None  # they point into the mapping, which closes only when nobody does
-        self._num_rows = 0
-        release(self._data)
-
-    def _read(self, rows: Rows, *, by_sample: bool) -> tuple[Int64Array, list[Values]]:
-        numbers = check_rows(rows, self._num_rows, self.name)
-        found = self.find(numbers)
-        return numbers, [
-            self._read_column(name, kind, found, by_sample=by_sample) for name, kind in self.layout.encodings
-        ]
-
-    def _read_column(self, name: str, kind: Encoding | ColumnKind, found: ColumnRows, *, by_sample: bool) -> Values:
-        rows = found.origins().rows
-        if isinstance(kind, Encoding):
-            pieces = as_list(found.pieces(name))
-            decode: Callable[..., Values] = kind.decode_many if by_sample else kind.to_column
-            with decoding:
-                return decode_all(decode, pieces, rows, self.name, name)
-        places = np.arange(len(rows))
-        gathered = kind.begin(name, len(rows), by_sample=by_sample)
-        gathered.add(found, places)
-        with decoding:
-            gathered.finish([places])
-            return gathered.take(0, None)
+        """Unmap the file, once nothing points into the mapping."""
+        self._memory = None
+        super().close()
 
 
 def _read_description(file: BufferFile) -> tuple[list[tuple[str, ColumnType]], list[int]]:
@@ -146,94 +117,301 @@ def _read_description(file: BufferFile) -> tuple[list[tuple[str, ColumnType]], l
     )
 
 
-# --- Columns of a file ----------------------------------------------------------------------------------------
+# --- Rows of several files ------------------------------------------------------------------------------------
 
 
-def _open_column(kind: ColumnType, file: BufferFile, number: int, chunk_rows: list[int], options: ReadOptions) -> Node:
-    chunks: list[Node] = []
-    for chunk, num_rows in enumerate(chunk_rows):
-        node = _open_node(kind, file, f"{chunk}.{number}", options)
-        if node.length < num_rows:
-            raise node.error(f"has room for {node.length} of the {num_rows} rows of chunk {chunk}")
-        chunks.append(node)
-    return chunks[0] if len(chunks) == 1 else _ChunkedNode(kind, file, f".{number}", chunks, chunk_rows)
+class Located(NamedTuple):
+    """Where the values of a column lie in memory, in the order that was asked for."""
+
+    begins: Int64Array
+    num_bytes: Int64Array | int  # of each value; one number if all are of that size
+    is_null: BoolArray | None  # where there is no value, whatever lies there
 
 
-def _open_node(kind: ColumnType, file: BufferFile, path: str, options: ReadOptions) -> Node:
-    children = [_open_node(field, file, f"{path}.{number}", options) for number, (_, field) in enumerate(kind.fields)]
-    match kind.kind:
-        case "string" | "binary" | "fixed_binary":
-            return BytesNode(kind, file, path, None)
-        case "image":
-            return BytesNode(kind, file, path, image_encoding(options.image_decoder))
-        case "list":
-            return ListNode(kind, file, path, *children)
-        case "fixed_list":
-            return FixedListNode(kind, file, path, *children)
-        case "struct":
-            return StructNode(kind, file, path, children)
-        case "map":
-            return MapNode(kind, file, path, *children)
-        case "dictionary":
-            return DictionaryNode(kind, file, path, *children)
-        case _:
-            simple = {"null": NullNode, "bool": BoolNode, "decimal": DecimalNode, "interval": IntervalNode}
-            return simple.get(kind.kind, NumberNode)(kind, file, path)
+class ColumnRows(FoundRows):
+    """Some rows of files that have the same columns.
 
-
-class _ChunkedNode(Node):
-    """A column that was unpacked in several chunks."""
+    Where a column lies alike in all files, its values are found together, and those rows are checked and no others.
+    Otherwise each chunk of each file is asked, one after the other.
+    """
 
     def __init__(
-        self, kind: ColumnType, file: BufferFile, path: str, chunks: list[Node], chunk_rows: list[int]
+        self,
+        layout: FoundLayout,
+        shards: Sequence[OpenColumns],
+        counts: Sequence[int],
+        rows: Int64Array,
+        order: Int64Array | None,
     ) -> None:
-        super().__init__(kind, file, path)
-        self._chunks = tuple(chunks)
-        self._starts = np.concatenate([[0], np.cumsum(chunk_rows, dtype=np.int64)])
+        super().__init__(layout, shards, counts, rows, order)
+        self._is_split = any(len(shard.starts) != 1 for shard in shards)
+        if self._is_split:
+            self._chunks, self._within = self._find_chunks()
+        else:
+            self._chunks, self._within = np.repeat(np.arange(len(shards)), counts), rows
 
-    @property
-    def chunks(self) -> Sequence[Node]:
-        """The chunks, one after another."""
-        return self._chunks
+    def locate(self, name: str) -> Located | None:
+        """Find the values of a column; None: they do not lie one after another, or not alike in all files."""
+        nodes = self._nodes(name)
+        buffers = [node.buffers for node in nodes if node.buffers is not None]
+        if len(buffers) < len(nodes) or len({(each.item_bytes, each.offset_bytes) for each in buffers}) != 1:
+            return None
+        item_bytes, offset_bytes = buffers[0].item_bytes, buffers[0].offset_bytes
+        table = np.array([(each.data, each.num_bytes, each.offsets, each.validity) for each in buffers])
+        data, ends, offsets, validity = table.T[:, self._chunks]
+        is_null = self._find_nulls(validity) if (table[:, 3] >= 0).any() else None
+        if not offset_bytes:
+            return Located(self._ordered(data + self._within * item_bytes), item_bytes, is_null)
+        stored = copy_values(offsets + self._within * offset_bytes, 2 * offset_bytes).view(f"<i{offset_bytes}")
+        bounds = stored.reshape(-1, 2).astype(np.int64)
+        begins, sizes = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
+        is_bad = (begins < 0) | (sizes < 0) | (bounds[:, 1] > ends // item_bytes)
+        if is_bad.any():
+            raise nodes[int(self._chunks[np.argmax(is_bad)])].error("has offsets that point outside of it")
+        return Located(self._ordered(data + begins * item_bytes), self._ordered(sizes * item_bytes), is_null)
 
-    def is_null(self, rows: Int64Array) -> BoolArray | None:
-        """Return which rows are null."""
-        found: BoolArray | None = None
-        for chunk, within, places in self._split(rows):
-            is_null = chunk.is_null(within)
-            if is_null is not None:
-                found = np.zeros(len(rows), np.bool_) if found is None else found
-                found[places] = is_null
-        return found
+    def pieces(self, name: str) -> StoredValues | list[Any]:
+        """Copy the values of a column of strings, binary or images; None where there is none."""
+        found = self.locate(name)
+        if found is None:
+            return self._each(name, lambda node, rows: as_list(node.pieces(rows)))
+        pieces = copy_pieces(self.shards, self.counts, self.order, found.begins, found.begins + found.num_bytes)
+        return pieces if found.is_null is None else with_none(as_list(pieces), found.is_null)
 
-    def array(self, rows: Int64Array) -> npt.NDArray[Any]:
-        """Gather numbers of all chunks."""
-        out = np.empty(len(rows), array_dtype(self.kind))
-        for chunk, within, places in self._split(rows):
-            out[places] = chunk.array(within)
-        return out
+    def numbers(self, name: str, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], BoolArray | None]:
+        """Copy the values of a column of numbers or times, and say where there are none."""
+        found = self.locate(name)
+        if found is not None and found.num_bytes == dtype.itemsize:
+            return copy_values(found.begins, dtype.itemsize).view(dtype), found.is_null
+        values, is_null = np.empty(len(self.rows), dtype), np.zeros(len(self.rows), np.bool_)
+        for node, rows, places in self._split(name):
+            nulls = node.is_null(rows)
+            values[places], is_null[places] = node.array(rows), False if nulls is None else nulls
+        return self._ordered(values), self._ordered(is_null) if is_null.any() else None
 
-    def pieces(self, rows: Int64Array) -> list[Any]:
-        """Gather bytes of all chunks."""
-        return self._join(rows, lambda chunk, within: as_list(chunk.pieces(within)))
+    def values(self, name: str) -> list[Any]:
+        """Return the values of a column as samples hold them."""
+        return self._each(name, lambda node, rows: node.values(rows))
 
-    def arrays(self, rows: Int64Array) -> list[Any]:
-        """Gather arrays of all chunks."""
-        return self._join(rows, lambda chunk, within: chunk.arrays(within))
+    def _each(self, name: str, read: Callable[[Node, Int64Array], list[Any]]) -> list[Any]:
+        parts = [(read(node, rows), places) for node, rows, places in self._split(name)]
+        values = [value for part, _ in parts for value in part]
+        if self._is_split:
+            values = in_order(values, [places for _, places in parts])
+        return values if self.order is None else list(map(values.__getitem__, self.order.tolist()))
 
-    def values(self, rows: Int64Array) -> list[Any]:
-        """Gather values of all chunks."""
-        return self._join(rows, lambda chunk, within: chunk.values(within))
+    def _nodes(self, name: str) -> list[Node]:
+        return list(chain.from_iterable(shard.columns[name] for shard in self.shards))
 
-    def _join(self, rows: Int64Array, read: Callable[[Node, Int64Array], list[Any]]) -> list[Any]:
-        parts = [(read(chunk, within), places) for chunk, within, places in self._split(rows)]
-        return in_order([value for values, _ in parts for value in values], [places for _, places in parts])
-
-    def _split(self, rows: Int64Array) -> list[tuple[Node, Int64Array, Int64Array]]:
+    def _split(self, name: str) -> Iterator[tuple[Node, Int64Array, Int64Array]]:
         """Return for each chunk that holds some of the rows: the rows within it, and their places among all."""
-        of = np.searchsorted(self._starts, rows, side="right") - 1
-        return [
-            (self._chunks[chunk], rows[places] - self._starts[chunk], places)
-            for chunk in np.unique(of).tolist()
-            for places in [np.flatnonzero(of == chunk)]
-        ]
+        places = np.argsort(self._chunks, kind="stable")
+        ends = np.cumsum(np.bincount(self._chunks)).tolist() if len(places) else []
+        for node, begin, end in zip(self._nodes(name), [0, *ends], ends, strict=False):
+            if end > begin:
+                yield node, self._within[places[begin:end]], places[begin:end]
+
+    def _ordered(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values if self.order is None else values[self.order]
+
+    def _find_chunks(self) -> tuple[Int64Array, Int64Array]:
+        """Return in which chunk of all files each row lies, and which row of it that is."""
+        chunks, within = np.empty((2, len(self.rows)), np.int64)
+        first = begin = 0
+        for shard, count in zip(self.shards, self.counts, strict=True):
+            of_shard = slice(begin, begin + count)
+            found = np.searchsorted(shard.starts, self.rows[of_shard], side="right") - 1
+            chunks[of_shard], within[of_shard] = found + first, self.rows[of_shard] - shard.starts[found]
+            first, begin = first + len(shard.starts), begin + count
+        return chunks, within
+
+    def _find_nulls(self, validity: Int64Array) -> BoolArray | None:
+        """Look at the bit of each row of files that have some."""
+        found = np.zeros(len(self.rows), np.bool_)
+        at = np.flatnonzero(validity >= 0)
+        stored = copy_values(validity[at] + (self._within[at] >> 3), 1).view(np.uint8)
+        found[at] = (stored >> (self._within[at] & 7).astype(np.uint8)) & 1 == 0
+        return self._ordered(found) if found.any() else None
+
+
+@lru_cache(maxsize=256)
+def _layout_of(encodings: tuple[tuple[str, Encoding | ColumnKind], ...]) -> FoundLayout:
+    """Return the one object for files of such columns, which is quick to compare."""
+    return FoundLayout(encodings, ColumnRows)
+
+
+# --- What becomes of the values of a column -------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _kind_of_column(kind: ColumnType, image_decoder: ImageDecoder) -> Encoding | ColumnKind:
+    """Return how a column of such values is gathered; the same object for the same type, however that is stored."""
+    if kind.kind in ("string", "binary", "fixed_binary"):
+        return OrNone(get_encoding("str" if kind.kind == "string" else "bytes"))
+    if kind.kind == "image":
+        return image_encoding(image_decoder)
+    return TypedColumn(kind)
+
+
+@lru_cache(maxsize=8)
+def image_encoding(image_decoder: ImageDecoder) -> OrNone:
+    """Read image files of any kind so; that of JPEG files takes the others too."""
+    return OrNone(get_encoding("jpeg", image_decoder))
+
+
+class OrNone(Encoding):
+    """Values of another encoding, some of which are missing: None stands for their bytes, and for them."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        self.expands = encoding.expands
+
+    def encode(self, value: Any) -> bytes:
+        """Encode a value that is there."""
+        return self._encoding.encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        """Decode one."""
+        return self.decode_many([data])[0]
+
+    def decode_many(self, pieces: Sequence[Any]) -> list[Any]:
+        """Decode those that are there."""
+        if None not in pieces:
+            return self._encoding.decode_many(pieces)
+        decoded = iter(self._encoding.decode_many([piece for piece in pieces if piece is not None]))
+        return [None if piece is None else next(decoded) for piece in pieces]
+
+    def to_column(self, pieces: Sequence[Any]) -> npt.NDArray[Any] | list[Any]:
+        """Return one array if all are there and it can be."""
+        return self.decode_many(pieces) if None in pieces else self._encoding.to_column(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class TypedColumn(ColumnKind):
+    """A column that knows by its type how it is gathered; images within it are read as its nodes were opened."""
+
+    kind: ColumnType
+
+    def begin(self, name: str, num_rows: int, *, by_sample: bool) -> GatheredColumn:
+        """Begin in the way that suits the type."""
+        dtype = array_dtype(self.kind)
+        if dtype is not None:
+            return _ArrayColumn(name, self.kind, np.empty(num_rows, dtype), by_sample=by_sample)
+        if has_array_elements(self.kind):
+            return _ListColumn(name, self.kind, num_rows, by_sample=by_sample)
+        return _ValueColumn(name, num_rows)
+
+
+class _ArrayColumn(GatheredColumn):
+    """Numbers and times go straight to their places."""
+
+    def __init__(self, name: str, kind: ColumnType, values: npt.NDArray[Any], *, by_sample: bool) -> None:
+        self._name, self._kind, self._values, self._by_sample = name, kind, values, by_sample
+        self._is_null: BoolArray | None = None
+        self._shard = ""  # the first: what is no value by its type is none in any
+
+    def add(self, rows: ColumnRows, places: Int64Array) -> None:
+        self._shard = self._shard or rows.origins().names[0]
+        values, is_null = rows.numbers(self._name, self._values.dtype)
+        if is_null is not None and self._is_null is None:
+            self._is_null = np.zeros(len(self._values), np.bool_)
+        if self._is_null is not None:
+            self._is_null[places] = False if is_null is None else is_null
+        if len(places) == len(self._values):  # all at once, in order
+            self._values = values
+        else:
+            self._values[places] = values
+
+    def take(self, which: slice | Int64Array) -> Values:
+        values, is_null = self._values[which], None if self._is_null is None else self._is_null[which]
+        if is_null is not None and not is_null.any():
+            is_null = None
+        missing = missing_value(values.dtype)
+        if not self._by_sample and is_null is None:
+            return values
+        if not self._by_sample and is_null is not None and missing is not None:
+            values = values.copy()
+            values[is_null] = missing
+            return values
+        try:
+            return to_values(self._kind, values, is_null)
+        except ColumnValueError as error:
+            raise CorruptShardError(
+                f"{self._shard}: column {self._name!r} {error.message}", shard=self._shard, column=self._name
+            ) from error
+
+
+class _ValueColumn(GatheredColumn):
+    """Values are made shard by shard, and put in order."""
+
+    def __init__(self, name: str, num_rows: int) -> None:
+        self._name = name
+        self._values: npt.NDArray[np.object_] = np.empty(num_rows, object)
+
+    def add(self, rows: ColumnRows, places: Int64Array) -> None:
+        self._values[places] = np.fromiter(rows.values(self._name), object, len(places))
+
+    def take(self, which: slice | Int64Array) -> Values:
+        values: list[Any] = self._values[which].tolist()
+        return values
+
+
+class _ListColumn(_ValueColumn):
+    """Of lists that are arrays it is noted where they lie: they are copied when their batch is asked for, in its order.
+
+    That holds as long as all of them lie in files, with no null within one. Otherwise each is an object of its own.
+    """
+
+    def __init__(self, name: str, kind: ColumnType, num_rows: int, *, by_sample: bool) -> None:
+        super().__init__(name, num_rows)
+        self._kind, self._by_sample = kind, by_sample
+        self._begins, self._sizes = np.zeros((2, num_rows), np.int64)
+        self._is_null = np.zeros(num_rows, np.bool_)
+        self._held: list[tuple[ColumnRows, Int64Array]] = []  # keeps the bytes mapped that the places are in
+        self._are_located = True
+
+    def add(self, rows: ColumnRows, places: Int64Array) -> None:
+        found = rows.locate(self._name) if self._are_located else None
+        if found is not None:
+            self._begins[places], self._sizes[places] = found.begins, found.num_bytes
+            if found.is_null is not None:
+                self._is_null[places] = found.is_null
+            self._held.append((rows, places))
+            return
+        for held, at in self._held:
+            super().add(held, at)
+        self._held, self._are_located = [], False
+        super().add(rows, places)
+
+    def take(self, which: slice | Int64Array) -> Values:
+        if not self._are_located:
+            return self._stacked(self._values[which].tolist())
+        is_null = self._is_null[which]
+        if not is_null.any():
+            return self._copy(self._begins[which], self._sizes[which])
+        values = list(self._copy(self._begins[which], np.where(is_null, 0, self._sizes[which])))
+        return with_none(values, is_null)
+
+    def _stacked(self, values: list[Any]) -> Values:
+        alike = {(getattr(each, "dtype", None), np.shape(each)) for each in values}
+        if not self._by_sample and [dtype for dtype, _ in alike] == [element_shape(self._kind)[0]]:
+            return np.stack(values)
+        return values
+
+    def _copy(self, begins: Int64Array, sizes: Int64Array) -> Values:
+        """Copy them one after another: one array of all if they are of one length, or views of it."""
+        dtype, shape = element_shape(self._kind)
+        num_bytes = dtype.itemsize * math.prod(shape)
+        size = int(sizes[0]) if len(sizes) else 0
+        if size and (sizes == size).all():
+            each = size // num_bytes, *shape
+            if not self._by_sample:
+                return copy_values(begins, size).view(dtype).reshape(-1, *each)
+            step = max(1, _SHARED_BYTES // size)
+            blocks = [copy_values(begins[at : at + step], size) for at in range(0, len(begins), step)]
+            return list(chain.from_iterable(block.view(dtype).reshape(-1, *each) for block in blocks))
+        flat = np.frombuffer(join_values(begins, sizes), dtype).reshape(-1, *shape)
+        if not self._by_sample and len(sizes) and not sizes.any():
+            return flat.reshape(len(sizes), 0, *shape)
+        cuts = np.concatenate([[0], np.cumsum(sizes // num_bytes)]).tolist()
+        return [flat[begin:end] for begin, end in pairwise(cuts)]

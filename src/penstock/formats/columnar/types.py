@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+COLUMNS_FILE = "columns 1"  # what the description of a file of columns says it is; another one if their layout changes
 _NUMBERS = {
     **{f"{sign}int{bits}": f"<{sign or 'i'}{bits // 8}" for sign in ("", "u") for bits in (16, 32, 64)},
     "int8": "|i1",

@@ -10,7 +10,7 @@ from penstock.arrays_file import ArraysWriter
 from penstock.errors import CorruptShardError
 from penstock.extras import require
 from penstock.formats.columnar.arrow_types import describe_type, is_list, pyarrow
-from penstock.formats.columnar.reader import COLUMNS_FILE
+from penstock.formats.columnar.types import COLUMNS_FILE
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.errors import ColumnTypeError, ConfigError, EncodingConfigError, UnknownEncodingError
-from penstock.formats.encodings.arrays import ArrayEncoding
 from penstock.formats.encodings.base import IMAGE_DECODERS, Encoding, ImageDecoder
 from penstock.formats.encodings.images import (
     FileCodec,
@@ -19,8 +18,16 @@ from penstock.formats.encodings.images import (
     JpegCodec,
     PixelCodec,
 )
-from penstock.formats.encodings.numbers import WIDENED, describe, dtype_name, is_tensor
-from penstock.formats.encodings.scalars import NUMBERS, IntEncoding, NumberEncoding
+from penstock.formats.encodings.numbers import (
+    NUMBERS,
+    WIDENED,
+    ArrayEncoding,
+    IntEncoding,
+    NumberEncoding,
+    describe,
+    dtype_name,
+    is_tensor,
+)
 from penstock.formats.encodings.text import BytesEncoding, JsonEncoding, PickleEncoding, StrEncoding, TextualEncoding
 from penstock.registry import Registry
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.blocks.block import join_columns
 from penstock.errors import ConfigError, CorruptShardError, IndexFieldError
+from penstock.formats.base import check_projection
 from penstock.formats.files import FileFormat, ScannedFile
 from penstock.formats.lines.columns import to_column
 from penstock.formats.lines.csv_rows import IrregularRowFinder, split_columns, split_rows
@@ -14,7 +15,6 @@ from penstock.formats.lines.find import QuotedRowFinder
 from penstock.formats.lines.reader import BadRow, LineReader
 from penstock.formats.lines.scan import scan_lines, to_shards
 from penstock.formats.lines.values import TYPES, parse_values
-from penstock.formats.rows import check_projection
 from penstock.index.model import Column
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.errors import CorruptShardError
+from penstock.formats.base import check_projection
 from penstock.formats.files import FileFormat, ScannedFile
 from penstock.formats.lines.columns import to_columns
 from penstock.formats.lines.find import RETURN, LineFinder
 from penstock.formats.lines.reader import BadRow, LineReader
 from penstock.formats.lines.scan import LinesHead, scan_lines, to_shards
-from penstock.formats.rows import check_projection
 from penstock.index.model import Column
 
 if TYPE_CHECKING:

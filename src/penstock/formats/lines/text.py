@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import CorruptShardError
+from penstock.formats.base import check_projection
 from penstock.formats.files import FileFormat, ScannedFile
 from penstock.formats.lines.find import LineFinder
 from penstock.formats.lines.reader import BadRow, LineReader
 from penstock.formats.lines.scan import scan_lines, to_shards
-from penstock.formats.rows import check_projection
 from penstock.index.model import Column
 
 if TYPE_CHECKING:

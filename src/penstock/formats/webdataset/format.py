@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import CorruptShardError
+from penstock.formats.base import check_projection
 from penstock.formats.files import FileFormat, ScannedFile, ScannedShard
-from penstock.formats.rows import check_projection
 from penstock.formats.webdataset.decode import KEY, URL, kind_of, member_encoding
 from penstock.formats.webdataset.headers import walk
 from penstock.formats.webdataset.reader import MappedTar, TarReader, TarTable, UniformTarReader

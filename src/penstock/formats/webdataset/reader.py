@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +11,7 @@ from penstock.blocks.block import join_columns
 from penstock.codecs.unpack import check_whole, drop_pages, release, sliceable
 from penstock.errors import CorruptShardError
 from penstock.formats.column_errors import decode_all
-from penstock.formats.gather import ColumnGathering, RowOrigins
+from penstock.formats.gather import FoundLayout, FoundRows
 from penstock.formats.rows import check_rows
 from penstock.formats.webdataset.decode import KEY, URL, member_encoding
 from penstock.formats.webdataset.headers import walk
@@ -173,9 +172,9 @@ class TarReader:
 class UniformTarReader(TarReader):
     """One open tar whose samples have all columns: stored values of several such are decoded together."""
 
-    def row_layout(self) -> TarLayout:
+    def row_layout(self) -> FoundLayout:
         """Return which members the samples have."""
-        return TarLayout(tuple(self.encodings.items()))
+        return FoundLayout(tuple(self.encodings.items()), TarRows)
 
     def memory(self) -> TarMembers:
         """Return what is open, to find rows of several tars at once."""
@@ -184,7 +183,7 @@ class UniformTarReader(TarReader):
 
     def find(self, rows: Int64Array) -> TarRows:
         """Find the values of some rows, all of them in range."""
-        return TarRows([self.memory()], [len(rows)], rows, None)
+        return TarRows(self.row_layout(), [self.memory()], [len(rows)], rows, None)
 
     def read(self, rows: Rows) -> list[Sample]:
         """Return the samples at these rows, in this order."""
@@ -194,41 +193,15 @@ class UniformTarReader(TarReader):
             return join_columns(tuple(self.encodings), columns, len(numbers))
 
 
-@dataclass(frozen=True, slots=True)
-class TarLayout:
-    """Which members the samples of tars have."""
-
-    encodings: tuple[tuple[str, Encoding], ...]
-
-    def begin(self, num_rows: int, *, by_column: bool) -> ColumnGathering:
-        """Begin to gather rows of such tars."""
-        return ColumnGathering(self, num_rows, by_column=by_column)
-
-    def find_rows(
-        self, shards: Sequence[TarMembers], counts: Sequence[int], rows: Int64Array, order: Int64Array | None = None
-    ) -> TarRows:
-        """Find rows of several tars, given tar by tar, so many of each."""
-        return TarRows(shards, counts, rows, order)
-
-
-class TarRows:
-    """Some rows of several tars, of which `order` says which stands at each place."""
-
-    def __init__(
-        self, shards: Sequence[TarMembers], counts: Sequence[int], rows: Int64Array, order: Int64Array | None
-    ) -> None:
-        self._shards, self._counts, self._rows, self._order = shards, counts, rows, order
-
-    def origins(self) -> RowOrigins:
-        """Return from which tars the rows come."""
-        return RowOrigins([shard.name for shard in self._shards], self._counts, self._rows, self._order)
+class TarRows(FoundRows):
+    """Some rows of several tars."""
 
     def pieces(self, name: str) -> list[bytes]:
         """Copy the members of one kind."""
-        rows_of_shards = np.split(self._rows, np.cumsum(self._counts)[:-1])
-        pairs = zip(self._shards, rows_of_shards, strict=True)
+        rows_of_shards = np.split(self.rows, np.cumsum(self.counts)[:-1])
+        pairs = zip(self.shards, rows_of_shards, strict=True)
         pieces = list(chain.from_iterable(shard.pieces(name, rows) for shard, rows in pairs))
-        return pieces if self._order is None else list(map(pieces.__getitem__, self._order.tolist()))
+        return pieces if self.order is None else list(map(pieces.__getitem__, self.order.tolist()))
 
 
 _MISSING: Any = object()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.blocks.stage import check_row
 from penstock.blocks.worker_threads import WorkerThreads
-from penstock.formats.columnar.arrow_blocks import arrow_blocks, count_rows, schema_of
-from penstock.formats.columnar.blocks import BatchBlocks
-from penstock.formats.columnar.checks import check_alike, check_columns, naming
-from penstock.formats.columnar.parquet_blocks import ParquetReading, as_condition, cut_groups, read_footer
+from penstock.formats.columnar.arrow import arrow_blocks, count_rows, schema_of
+from penstock.formats.columnar.arrow_types import check_alike, check_columns, naming
+from penstock.formats.columnar.format import BatchBlocks
+from penstock.formats.columnar.parquet import ParquetReading, as_condition, cut_groups, read_footer
 from penstock.sources.files.base import FileShardedSource, as_names
 
 if TYPE_CHECKING:
