@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codecs.xz_blocks import FOOTER_BYTES, XzBlock, XzStream, end_bytes, read_end
+from penstock.codecs.stream import FOOTER_BYTES, XzBlock, XzStream, end_bytes, read_end
 
 PARTS = st.lists(st.binary(min_size=1, max_size=500), min_size=1, max_size=6)
 

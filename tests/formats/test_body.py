@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ShardTooLargeError
 from penstock.formats import body as module
-from penstock.formats.body import Body, ChunkPool
+from penstock.formats.body import BodyBuilder, ChunkPool
 from penstock.index.model import MAX_SHARD_BYTES
 
 CHUNK, SPILL = 16, 5
@@ -21,12 +21,19 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SPILL_BYTES", SPILL)
 
 
+def new_body(pool: ChunkPool, *, num_bytes: int, overhead: int, front_bytes: int = 0) -> BodyBuilder:
+    class Builder(BodyBuilder):
+        sample_overhead = overhead
+
+    return Builder(pool, num_bytes=num_bytes, front_bytes=front_bytes)
+
+
 def make_records(sizes: list[int], seed: int = 0) -> list[bytes]:
     return [bytes((seed + number * 7 + i) % 256 for i in range(size)) for number, size in enumerate(sizes)]
 
 
-def check(body: Body, records: list[bytes], num_bytes: int) -> None:
-    assert len(body) == len(records)
+def check(body: BodyBuilder, records: list[bytes], num_bytes: int) -> None:
+    assert body.num_samples == len(records)
     assert body.num_bytes == num_bytes
     for front in (b"", b"#", b"front", b"a long front " * 3):
         assert b"".join(body.pieces(front)) == front + b"".join(records)
@@ -40,10 +47,10 @@ def check(body: Body, records: list[bytes], num_bytes: int) -> None:
 @settings(max_examples=200)
 @given(sizes=records_of_any_size, overhead=st.integers(0, 4), begin=st.integers(0, 100), front_bytes=st.integers(0, 20))
 def test_records_of_any_size(sizes: list[int], overhead: int, begin: int, front_bytes: int) -> None:
-    body = Body(ChunkPool(), num_bytes=begin, overhead=overhead, front_bytes=front_bytes)
+    body = new_body(ChunkPool(), num_bytes=begin, overhead=overhead, front_bytes=front_bytes)
     records = make_records(sizes)
     for number, record in enumerate(records):
-        assert len(body) == number
+        assert body.num_samples == number
         body.append(record)
     check(body, records, begin + sum(sizes) + overhead * len(sizes))
 
@@ -51,7 +58,7 @@ def test_records_of_any_size(sizes: list[int], overhead: int, begin: int, front_
 @settings(max_examples=100)
 @given(groups=st.lists(records_of_any_size, max_size=4), overhead=st.integers(0, 4))
 def test_records_that_come_together_are_as_if_one_by_one(groups: list[list[int]], overhead: int) -> None:
-    body = Body(ChunkPool(), num_bytes=7, overhead=overhead, front_bytes=3)
+    body = new_body(ChunkPool(), num_bytes=7, overhead=overhead, front_bytes=3)
     records: list[bytes] = []
     for number, sizes in enumerate(groups):
         made = make_records(sizes, seed=number)
@@ -66,7 +73,7 @@ def test_records_that_come_together_are_as_if_one_by_one(groups: list[list[int]]
 @settings(max_examples=100)
 @given(sizes=records_of_any_size, looks=st.sets(st.integers(0, 29)))
 def test_looking_at_it_changes_nothing(sizes: list[int], looks: set[int]) -> None:
-    body = Body(ChunkPool(), num_bytes=0, overhead=0)
+    body = new_body(ChunkPool(), num_bytes=0, overhead=0)
     records = make_records(sizes)
     for number, record in enumerate(records):
         if number in looks:
@@ -79,9 +86,9 @@ def test_looking_at_it_changes_nothing(sizes: list[int], looks: set[int]) -> Non
 @given(shards=st.lists(st.tuples(records_of_any_size, st.booleans()), max_size=6))
 def test_chunks_are_used_again_but_not_while_in_use(shards: list[tuple[list[int], bool]]) -> None:
     pool = ChunkPool()
-    alive: list[tuple[Body, list[bytes], int]] = []
+    alive: list[tuple[BodyBuilder, list[bytes], int]] = []
     for seed, (sizes, is_released) in enumerate(shards):
-        body = Body(pool, num_bytes=0, overhead=0)
+        body = new_body(pool, num_bytes=0, overhead=0)
         records = make_records(sizes, seed)
         for record in records:
             body.append(record)
@@ -96,7 +103,7 @@ def test_chunks_are_used_again_but_not_while_in_use(shards: list[tuple[list[int]
 @pytest.mark.parametrize(("size_limit", "num_records"), [(100, 10), (1000, 99), (1 << 20, 1)])
 def test_a_shard_within_its_limit_is_one_piece(size_limit: int, num_records: int) -> None:
     pool = ChunkPool(size_limit)
-    body = Body(pool, num_bytes=0, overhead=0, front_bytes=size_limit // 4)
+    body = new_body(pool, num_bytes=0, overhead=0, front_bytes=size_limit // 4)
     for _ in range(num_records):
         body.append(b"x" * (size_limit // num_records))
     assert len(body.pieces(b"y" * (size_limit // 4))) == 1
@@ -104,7 +111,7 @@ def test_a_shard_within_its_limit_is_one_piece(size_limit: int, num_records: int
 
 def test_released_chunks_come_back() -> None:
     pool = ChunkPool()
-    body = Body(pool, num_bytes=0, overhead=0)
+    body = new_body(pool, num_bytes=0, overhead=0)
     body.append(b"x" * 3 * CHUNK)
     used = [memoryview(piece).obj for piece in body.pieces(b"")]
     assert len(used) == 3
@@ -116,7 +123,7 @@ def test_released_chunks_come_back() -> None:
 @pytest.mark.parametrize("overhead", [0, 4])
 def test_a_shard_ends_below_4_gib(overhead: int) -> None:
     room = 100
-    body = Body(ChunkPool(), num_bytes=MAX_SHARD_BYTES - room, overhead=overhead)
+    body = new_body(ChunkPool(), num_bytes=MAX_SHARD_BYTES - room, overhead=overhead)
     with pytest.raises(ShardTooLargeError, match=r"the shard would grow to 4 GB.* below 4 GB"):
         body.append(b"x" * (room - overhead + 1))
     check(body, [], MAX_SHARD_BYTES - room)

@@ -89,8 +89,8 @@ class AcmeBuilder(BodyBuilder):
         return _move(f"[{','.join(texts)}]".encode(), self._moved_by)
 
     def build(self) -> list[list[Buffer]]:
-        ends = self._body.ends()
-        return [[write_offsets(ends, table_bytes(len(ends))), *self._body.pieces(b"")]]
+        ends = self.ends()
+        return [[write_offsets(ends, table_bytes(len(ends))), *self.pieces(b"")]]
 
 
 class AcmeReader:

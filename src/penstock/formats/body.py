@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.codecs.large_pages import new_memory
 from penstock.errors import ShardTooLargeError
-from penstock.index.model import MAX_SHARD_BYTES
+from penstock.index.shards import MAX_SHARD_BYTES
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -53,19 +53,20 @@ class ChunkPool:
         self._free.extend(chunks)
 
 
-class Body:
-    """Records one after another, each costing its length and a fixed overhead against the size of the shard.
+class BodyBuilder:
+    """The part of a shard builder that does not depend on its format: records one after another.
 
-    `num_bytes` is what counts against a size limit before the first record, `uncounted` what takes room besides.
-    `front_bytes` is room in front of the first record, for what can be told only after the last.
+    Each costs its length and a fixed overhead against the size of the shard. `num_bytes` is what counts against a size
+    limit before the first record, `uncounted` what takes room besides. `front_bytes` is room in front of the first
+    record, for what can be told only after the last.
     """
 
-    def __init__(
-        self, pool: ChunkPool, *, num_bytes: int, overhead: int, uncounted: int = 0, front_bytes: int = 0
-    ) -> None:
+    sample_overhead: int
+
+    def __init__(self, pool: ChunkPool, *, num_bytes: int, uncounted: int = 0, front_bytes: int) -> None:
         self.num_bytes = num_bytes
         self._pool = pool
-        self._overhead = overhead
+        self._overhead = self.sample_overhead
         self._max_bytes = MAX_SHARD_BYTES - uncounted
         self._spill_at = min(num_bytes + _SPILL_BYTES, self._max_bytes)
         self._pending: list[bytes] = []
@@ -74,7 +75,9 @@ class Body:
         self._front_bytes = min(front_bytes, pool.chunk_bytes // 3)
         self._used = 0  # of the last chunk
 
-    def __len__(self) -> int:
+    @property
+    def num_samples(self) -> int:
+        """The number of samples so far."""
         return len(self._sizes) + len(self._pending)
 
     def append(self, record: bytes) -> None:
@@ -112,7 +115,7 @@ class Body:
         return [chunks[0][begin:], *chunks[1:]]
 
     def release(self) -> None:
-        """Release the memory."""
+        """Release the memory; the shard is written."""
         self._pool.give_back(self._chunks)
         self._chunks = []
 
@@ -138,29 +141,3 @@ class Body:
             self._used += size
             data = data[size:]
         self._spill_at = min(total + _SPILL_BYTES, self._max_bytes)
-
-
-class BodyBuilder:
-    """The part of a shard builder that does not depend on its format."""
-
-    sample_overhead: int
-
-    def __init__(self, pool: ChunkPool, *, num_bytes: int, uncounted: int = 0, front_bytes: int) -> None:
-        self._body = Body(
-            pool, num_bytes=num_bytes, overhead=self.sample_overhead, uncounted=uncounted, front_bytes=front_bytes
-        )
-        self.append, self.extend = self._body.append, self._body.extend
-
-    @property
-    def num_samples(self) -> int:
-        """The number of samples so far."""
-        return len(self._body)
-
-    @property
-    def num_bytes(self) -> int:
-        """What counts against the size limit so far."""
-        return self._body.num_bytes
-
-    def release(self) -> None:
-        """Release the memory; the shard is written."""
-        self._body.release()

@@ -7,8 +7,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.codecs.stream import FrameStart, decompress_stream
-from penstock.codecs.xz_blocks import FOOTER_BYTES, end_bytes, read_end
+from penstock.codecs.stream import FOOTER_BYTES, FrameStart, decompress_stream, end_bytes, read_end
 from penstock.errors import CorruptShardError, ResumeError
 
 if TYPE_CHECKING:

@@ -304,7 +304,7 @@ class MDSBuilder(BodyBuilder):
     def build(self) -> list[list[Buffer]]:
         """Return the offsets, the settings and the samples as the pieces of one file."""
         begin = table_bytes(self.num_samples) + len(self._header)
-        return [self._body.pieces(write_offsets(self._body.ends(), begin) + self._header)]
+        return [self.pieces(write_offsets(self.ends(), begin) + self._header)]
 
 
 def _most_samples(layout: ShardLayout, num_bytes: int) -> int:

@@ -222,8 +222,8 @@ class TextBuilder(BodyBuilder):
 
     def build(self) -> list[list[Buffer]]:
         """Return the data file and the meta file."""
-        offsets = write_offsets(self._body.ends(), len(self._first_line))
-        return [self._body.pieces(self._first_line), [offsets, self._header]]
+        offsets = write_offsets(self.ends(), len(self._first_line))
+        return [self.pieces(self._first_line), [offsets, self._header]]
 
 
 # --- JSON: one object a line ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from penstock.errors import (
 )
 from penstock.files import os_errors
 from penstock.formats.columnar.shard_files import ColumnarSaveFormat
-from penstock.formats.lines.shard_files import LinesFormat
+from penstock.formats.lines.jsonl import LinesFormat
 from penstock.publish.materialise import write_samples
 from penstock.publish.mds_files import MDSSaveFormat
 from penstock.publish.settings import MANIFEST_NAME, FurtherOptions, SaveFormat, SaveSettings, is_saved_file

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from penstock import CsvShardedSource, JsonShardedSource, TextShardedSource
 from penstock.errors import CorruptShardError
-from penstock.formats.lines.csv_rows import CSVRowFinder, IrregularRowFinder, split_columns
-from penstock.formats.lines.cut import RowBlock
-from penstock.formats.lines.reader import BadRow
+from penstock.formats.lines.csv import CSVRowFinder, IrregularRowFinder, split_columns
+from penstock.formats.lines.cut import BadRow, RowBlock
 from penstock.formats.lines.text import TextParser
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.webdataset import format as webdataset
-from penstock.formats.webdataset.samples import split_name
+from penstock.formats.webdataset.headers import split_name
 from tests.formats.in_place import InPlace, MemoryFile
 
 if TYPE_CHECKING:

@@ -5,33 +5,96 @@ In a compressed file it is a seek to the frame that the byte is in, which the po
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 from penstock.blocks.block import Block
 from penstock.blocks.stage import check_row
-from penstock.errors import ConfigError, CorruptShardError
-from penstock.formats.content import dump_frame, frame_before, load_frame
-from penstock.formats.lines.cut import RowCutter
-from penstock.formats.lines.reader import BadRow
-from penstock.formats.lines.row_places import RowPlace, RowPlaces
-from penstock.formats.lines.scan import without_mark
+from penstock.codecs.stream import FrameStart
+from penstock.errors import ConfigError, CorruptShardError, IndexFieldError
+from penstock.formats.content import BEGINNING, dump_frame, frame_before, load_frame
+from penstock.formats.lines.cut import BadRow, RowCutter
+from penstock.formats.lines.scan import load_details, without_mark
 from penstock.order.state_fields import COUNT, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from penstock.blocks.stage import State
-    from penstock.codecs.stream import FrameStart
     from penstock.formats.content import FileContent
-    from penstock.formats.lines.cut import RowBlock
-    from penstock.formats.lines.find import RowFinder
-    from penstock.formats.lines.reader import RowParser
+    from penstock.formats.lines.cut import RowBlock, RowFinder, RowParser
+    from penstock.index.files_json import IndexedFile
     from penstock.order.state_fields import Fields
     from penstock.types import Sample
 
+
 OnError = Literal["raise", "skip"]
+
+_APART_BYTES = 1 << 20  # of content, between two places; more in files that are so long that there would be many
+_MOST_PLACES = 256
+
+
+class RowPlace(NamedTuple):
+    """Where a row begins: its byte in the content, the lines before it, and the frame from which to unpack it."""
+
+    row: int
+    byte: int
+    line: int
+    frame: FrameStart = BEGINNING
+
+
+class RowPlaces:
+    """Places in one version of one file, far apart and not many. Threads may use it: at worst a place is not kept."""
+
+    def __init__(self) -> None:
+        self._places: tuple[RowPlace, ...] = ()
+        self._apart = _APART_BYTES
+
+    def note(self, place: RowPlace) -> None:
+        """Keep a place, if there is none near it."""
+        places, apart = self._places, self._apart
+        at = bisect_right(places, place.row, key=_row_of)
+        if at and place.byte < places[at - 1].byte + apart:
+            return
+        if at < len(places) and places[at].byte < place.byte + apart:
+            return
+        places = (*places[:at], place, *places[at:])
+        if len(places) > _MOST_PLACES:
+            places, self._apart = places[::2], 2 * apart
+        self._places = places
+
+    def before(self, row: int) -> RowPlace | None:
+        """Return the last place at a row or before it."""
+        places = self._places
+        at = bisect_right(places, row, key=_row_of)
+        return places[at - 1] if at else None
+
+
+def places_in(file: IndexedFile) -> list[RowPlace]:
+    """Return where the shards begin that an index names in a file of lines."""
+    places: list[RowPlace] = []
+    row = begin = 0
+    for shard in file.shards:
+        details = load_details(shard.details, file.name)
+        if file.layout.compression is None:
+            places.append(RowPlace(row, shard.begin + details.skip, details.line - 1))
+        else:
+            # Frames may lie in two shards, but rows lie in one: these begin where those of the shard before end.
+            content = begin - details.skip if places else 0
+            places.append(RowPlace(row, content + details.skip, details.line - 1, FrameStart(shard.begin, content)))
+            begin = content + shard.raw_bytes - details.leave
+        row += shard.num_samples
+    are_below = any(place.frame.content < 0 or place.line < 0 for place in places)
+    if are_below or any(later.byte < place.byte for place, later in pairwise(places)):
+        raise IndexFieldError(f"the index has wrong details for {file.name}: make it again with penstock index")
+    return places
+
+
+def _row_of(place: RowPlace) -> int:
+    return place.row
+
 
 _FIRST = RowPlace(0, 0, 0)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from penstock.codecs.unpack import check_whole, drop_pages, release, sliceable
 from penstock.errors import CorruptShardError
 from penstock.formats.gather import in_order
+from penstock.formats.lines.cut import BadRow
 from penstock.formats.lines.scan import find_rows, load_details
 from penstock.formats.rows import check_rows
 from penstock.thread_times import decoding
@@ -22,36 +23,9 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import Rows
     from penstock.formats.files import FileBytes
-    from penstock.formats.lines.cut import RowBlock
-    from penstock.formats.lines.find import RowFinder
+    from penstock.formats.lines.cut import RowFinder, RowParser
     from penstock.index.model import ShardInfo
     from penstock.types import Columns, Int64Array, Sample
-
-T = TypeVar("T")
-
-
-class BadRow(ValueError):  # noqa: N818  readers turn it into an error that says where
-    """A row that cannot be parsed, and why: it goes on where the place of the row ends."""
-
-
-class RowParser(Protocol[T]):
-    """Makes values of rows as they are stored. One that equals another makes the same of them."""
-
-    def parse(self, rows: Sequence[bytes]) -> T:
-        """Parse rows, all at once; raise `BadRow` if any of them cannot be."""
-        ...
-
-    def parse_block(self, block: RowBlock) -> T | None:
-        """Parse rows that stand one after the other, which is quicker; None if they have to be looked at one by one."""
-        ...
-
-    def samples(self, parsed: T) -> list[Sample]:
-        """Return the samples of all that was parsed."""
-        ...
-
-    def columns(self, parsed: T, begin: int = 0, end: int | None = None) -> Columns:
-        """Return some of it by column: an array where all values allow it, else a list."""
-        ...
 
 
 class StoredLines(NamedTuple):
@@ -216,7 +190,7 @@ class LineGathering:
         return list(chain.from_iterable(group.lines for group in self._groups))
 
 
-def parse_rows(parser: RowParser[T], origins: Sequence[StoredLines], lines: Sequence[bytes]) -> T:
+def parse_rows(parser: RowParser[Any], origins: Sequence[StoredLines], lines: Sequence[bytes]) -> Any:
     """Parse the rows of some spans, in whatever order; a bad one is a `CorruptShardError` that says where it is."""
     try:
         return parser.parse(lines)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.formats.files import StoredObject
-    from penstock.formats.lines.find import FoundLines, RowFinder
+    from penstock.formats.lines.cut import FoundLines, RowFinder
     from penstock.types import Int64Array
 
 # A shard is fetched, and its lines are found, as a whole: large enough for a store, small enough to wait for.

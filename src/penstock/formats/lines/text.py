@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import CorruptShardError
 from penstock.formats.base import check_projection
 from penstock.formats.files import FileFormat, ScannedFile
-from penstock.formats.lines.find import LineFinder
-from penstock.formats.lines.reader import BadRow, LineReader
+from penstock.formats.lines.cut import BadRow, LineFinder
+from penstock.formats.lines.reader import LineReader
 from penstock.formats.lines.scan import scan_lines, to_shards
 from penstock.index.model import Column
 

@@ -8,9 +8,8 @@ from penstock.errors import CorruptShardError
 from penstock.formats.base import check_projection
 from penstock.formats.files import FileFormat, ScannedFile, ScannedShard
 from penstock.formats.webdataset.decode import KEY, URL, kind_of, member_encoding
-from penstock.formats.webdataset.headers import walk
+from penstock.formats.webdataset.headers import group_members, walk
 from penstock.formats.webdataset.reader import MappedTar, TarReader, TarTable, UniformTarReader
-from penstock.formats.webdataset.samples import group_members
 from penstock.index.model import Column
 from penstock.types import Span
 

@@ -14,8 +14,7 @@ from penstock.formats.column_errors import decode_all
 from penstock.formats.gather import FoundLayout, FoundRows
 from penstock.formats.rows import check_rows
 from penstock.formats.webdataset.decode import KEY, URL, member_encoding
-from penstock.formats.webdataset.headers import walk
-from penstock.formats.webdataset.samples import group_members
+from penstock.formats.webdataset.headers import group_members, walk
 from penstock.thread_times import decoding
 
 if TYPE_CHECKING:

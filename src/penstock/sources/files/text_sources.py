@@ -6,13 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, CorruptShardError
-from penstock.formats.lines.blocks import LineBlocks, check_policy
-from penstock.formats.lines.csv import CSVParser, read_header
-from penstock.formats.lines.csv_rows import CSVRowFinder
-from penstock.formats.lines.find import LineFinder
+from penstock.formats.lines.blocks import LineBlocks, RowPlaces, check_policy
+from penstock.formats.lines.csv import CSVParser, CSVRowFinder, read_header
+from penstock.formats.lines.cut import LineFinder
 from penstock.formats.lines.json_values import ValueBlocks, first_character
 from penstock.formats.lines.jsonl import JSONParser
-from penstock.formats.lines.row_places import RowPlaces
 from penstock.formats.lines.text import COLUMN, TextParser
 from penstock.scan.patterns import split_suffix
 from penstock.sources.files.base import FileShardedSource, as_names
