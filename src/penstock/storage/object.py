@@ -32,7 +32,7 @@ from penstock.storage.object_client import (
 )
 from penstock.storage.ranges import PIECE_BYTES
 from penstock.storage.retry import Attempts, Gate, RetryHooks, RetryPolicy
-from penstock.storage.streams import download_pieces, read_pieces
+from penstock.storage.streams import ReadsPieces
 from penstock.storage.url_names import join_url
 from penstock.types import Span
 
@@ -48,6 +48,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_PARALLEL_PARTS = 8
+_SILENCES_OF_A_PART = 2.5
+_MOST_PARTS = 9000  # S3 allows 10000 in one upload
+_LIST_PAGE = 1000
+
 _SMALLEST_CHUNK = 1  # as they come: what waits for more to come with it is lost if its connection breaks
 _LARGE_CHUNK = 1 << 17  # of a large range: each chunk costs time in Python, and is seen only when it is there
 _LARGE_SPAN = 1 << 20
@@ -61,24 +69,15 @@ class Receiver:
     """
 
     def __init__(
-        self,
-        key: str,
-        shown: str,
-        span: Span,
-        etag: str | None,
-        keep: Callable[[Buffer, int], None],
-        ranges: RangeSupport,
+        self, store: ObjectStore, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]
     ) -> None:
-        self._key = key
-        self._shown = shown
-        self._span = span
-        self._etag = etag
+        self._key, self._shown, self._span, self._etag = key, store.shown(key), span, etag
         self._keep_bytes = keep
         self._filled = 0
         self._furthest = 0  # byte of the object that came: without ranges, each request begins at the first
         self._was_cut = False
-        self._ranges = ranges
-        self._has_ranges = ranges.are_sent  # of the answer that is being read
+        self._ranges = store.ranges
+        self._has_ranges = store.ranges.are_sent  # of the answer that is being read
 
     def receive(self, client: Any, path: str, attempts: Attempts) -> tuple[int, ObjectInfo]:
         """Ask for what is missing, and count what came; a body that ends early is a `StoreError`."""
@@ -113,8 +112,7 @@ class Receiver:
             try:
                 result = obstore.get(client, path, options=options)
             except NotSupportedError:
-                _log.info("%s: the server does not support range requests and sends whole objects", self._shown)
-                self._has_ranges = self._ranges.are_sent = False
+                self._has_ranges = _miss_ranges(self._ranges, self._shown)
             else:
                 return result, result.range[0]
         del options["range"]
@@ -130,50 +128,11 @@ class Receiver:
         self._filled = end
 
 
-def receive_ranges(
-    client: Any, path: str, attempts: Attempts, /, *, shown: str, spans: Sequence[Span], ranges: RangeSupport
-) -> list[Buffer] | None:
-    """Ask for several ranges at once; None: the server sends whole objects only."""
-    import obstore
-    from obstore.exceptions import NotSupportedError
-
-    begins, ends = [span.begin for span in spans], [span.end for span in spans]
-    try:
-        found: list[Buffer] = list(obstore.get_ranges(client, path, starts=begins, ends=ends, coalesce=0))
-    except NotSupportedError:
-        _log.info("%s: the server does not support range requests and sends whole objects", shown)
-        ranges.are_sent = False
-        return None
-    for data, span in zip(found, spans, strict=True):
-        num_bytes = memoryview(data).nbytes
-        if num_bytes != len(span):
-            raise RequestRefusedError(f"{shown}: {num_bytes} bytes came for the {len(span)} from {span.begin} on")
-    attempts.progressed(sum(map(len, spans)))
-    return found
-
-
-async def receive_once(
-    client: Any, path: str, key: str, shown: str, span: Span, ranges: RangeSupport
-) -> tuple[Buffer, ObjectInfo]:
-    """Ask once for a small range of an object, without a thread that waits for it: all of it comes, or an error."""
-    import obstore
-    from obstore.exceptions import NotSupportedError
-
-    if not len(span):
-        return b"", describe(key, await obstore.head_async(client, path))
-    try:
-        result = await obstore.get_async(client, path, options=_options(span.begin, span.end, None))
-    except NotSupportedError:
-        ranges.are_sent = False
-        raise
-    if tuple(result.range) != (span.begin, span.end):
-        raise StoreError(f"{shown}: the server sent bytes {result.range}, not {span.begin} to {span.end}")
-    # The first chunk has them all. Whoever sends more is not listened to.
-    async for chunk in result.stream(len(span)):
-        if memoryview(chunk).nbytes == len(span):
-            return chunk, describe(key, result.meta)
-        break
-    raise StoreError(f"{shown}: the server did not send the {len(span)} bytes that it announced")
+def _miss_ranges(ranges: RangeSupport, shown: str) -> bool:
+    """Note that a server sends whole objects only."""
+    _log.info("%s: the server does not support range requests and sends whole objects", shown)
+    ranges.are_sent = False
+    return False
 
 
 def describe(key: str, meta: Any) -> ObjectInfo:
@@ -199,15 +158,6 @@ def _options(begin: int, end: int, etag: str | None) -> Any:
     if etag is not None and not etag.startswith(("W/", _UNTAGGED)):  # weak tags never match
         options["if_match"] = etag
     return options
-
-
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-_PARALLEL_PARTS = 8
-_SILENCES_OF_A_PART = 2.5
-_MOST_PARTS = 9000  # S3 allows 10000 in one upload
-_LIST_PAGE = 1000
 
 
 def _into(data: memoryview) -> Callable[[Buffer, int], None]:
@@ -243,7 +193,7 @@ class Cloud:
 
 
 @dataclass(frozen=True)
-class ObjectStore:
+class ObjectStore(ReadsPieces):
     """The objects below a prefix of a bucket. Settings only: the connection belongs to the process that uses it."""
 
     cloud: Cloud = field(repr=False, compare=False)
@@ -255,18 +205,10 @@ class ObjectStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(open_store, self.settings, retry=self.retry), ()
 
-    def connect(self) -> None:
-        """Make the client now, and not at the first request."""
+    def connect(self) -> Any:
+        """Return the client, which is made now if it was not before."""
         tuning = ClientTuning(stall_s=self.retry.stall_s, is_anonymous=self._name in anonymous)
-        get_client(self._name, tuning, self._connect)
-
-    def read(self, key: str, span: Span | None = None) -> bytes:
-        """Return an object or a range of it."""
-        return bytes(read_pieces(self, key, span))
-
-    def download(self, key: str, path: Path, span: Span | None = None) -> None:
-        """Bring an object, or a range of it, to a local file, which appears whole or not at all."""
-        download_pieces(self, key, path, span)
+        return get_client(self._name, tuning, self._connect)
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[memoryview, ObjectInfo]:
         """Return a range of an object, and what the whole object is; a body that is cut goes on where it ended."""
@@ -308,7 +250,7 @@ class ObjectStore:
         check_key(key)
         found = None
         if self.ranges.are_sent and self.reads_together:
-            found = self._drive(key, partial(receive_ranges, shown=self.shown(key), spans=spans, ranges=self.ranges))
+            found = self._drive(key, partial(self._receive_ranges, spans))
         return [self.read_piece(key, span)[0] for span in spans] if found is None else found
 
     @property
@@ -325,16 +267,54 @@ class ObjectStore:
         """Yield what asks once for a small range of an object; see `many.AsksAsynchronously`."""
         yield self._ask_once
 
+    def _receive_ranges(self, spans: Sequence[Span], client: Any, path: str, attempts: Attempts) -> list[Buffer] | None:
+        """Ask for several ranges at once; None: the server sends whole objects only."""
+        import obstore
+        from obstore.exceptions import NotSupportedError
+
+        begins, ends = [span.begin for span in spans], [span.end for span in spans]
+        try:
+            found: list[Buffer] = list(obstore.get_ranges(client, path, starts=begins, ends=ends, coalesce=0))
+        except NotSupportedError:
+            _miss_ranges(self.ranges, path)
+            return None
+        for data, span in zip(found, spans, strict=True):
+            num_bytes = memoryview(data).nbytes
+            if num_bytes != len(span):
+                raise RequestRefusedError(f"{path}: {num_bytes} bytes came for the {len(span)} from {span.begin} on")
+        attempts.progressed(sum(map(len, spans)))
+        return found
+
     async def _ask_once(self, key: str, span: Span) -> tuple[Buffer, ObjectInfo]:
         shown = self.shown(check_key(key))
         if len(span) and not self.ranges.are_sent:
             raise RequestRefusedError(f"{shown}: the server sends whole objects only")
-        tuning = ClientTuning(stall_s=self.retry.stall_s, is_anonymous=self._name in anonymous)
         with self._asking(shown):
-            client = get_client(self._name, tuning, self._connect)
-            data, info = await receive_once(client, self._path(key), key, shown, span, self.ranges)
+            data, info = await self._receive_once(self.connect(), key, span)
         self.hooks.on_bytes(len(span))
         return data, info
+
+    async def _receive_once(self, client: Any, key: str, span: Span) -> tuple[Buffer, ObjectInfo]:
+        """Ask once for a small range of an object, without a thread that waits for it: all of it comes, or an error."""
+        import obstore
+        from obstore.exceptions import NotSupportedError
+
+        path, shown = self._path(key), self.shown(key)
+        if not len(span):
+            return b"", describe(key, await obstore.head_async(client, path))
+        try:
+            result = await obstore.get_async(client, path, options=_options(span.begin, span.end, None))
+        except NotSupportedError:
+            _miss_ranges(self.ranges, shown)
+            raise
+        if tuple(result.range) != (span.begin, span.end):
+            raise StoreError(f"{shown}: the server sent bytes {result.range}, not {span.begin} to {span.end}")
+        # The first chunk has them all. What comes after it is not listened to.
+        async for chunk in result.stream(len(span)):
+            if memoryview(chunk).nbytes == len(span):
+                return chunk, describe(key, result.meta)
+            break
+        raise StoreError(f"{shown}: the server did not send the {len(span)} bytes that it announced")
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe an object."""
@@ -399,7 +379,7 @@ class ObjectStore:
     def _receive(
         self, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]
     ) -> tuple[int, ObjectInfo]:
-        return self._drive(key, Receiver(key, self.shown(key), span, etag, keep, self.ranges).receive)
+        return self._drive(key, Receiver(self, key, span, etag, keep).receive)
 
     def _list(self, prefix: str, *, writes: bool = False) -> Iterator[ObjectInfo]:
         """List in the store's own order, page by page; a list that is cut goes on after its last key."""

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from penstock.errors import RequestRefusedError, StoreError
 from penstock.files import PART_SUFFIX, atomic_write, os_errors
@@ -35,68 +35,62 @@ T = TypeVar("T")
 SessionT = TypeVar("SessionT")
 
 
-class PieceReader(Protocol):
-    """A store that reads by pieces."""
+class ReadsPieces(ABC):
+    """A store that reads by pieces: whole objects come as parallel ones of one version."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[Buffer, ObjectInfo]:
         """Return a range of an object, and what the whole object is."""
-        ...
 
+    @abstractmethod
     def read_first(self, key: str, limit: int) -> tuple[Buffer, ObjectInfo]:
-        """Return the first bytes of an object, and what it is."""
-        ...
+        """Return the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
 
+    def read(self, key: str, span: Span | None = None) -> bytes:
+        """Return an object or a range of it."""
+        first, rest, etag = self._begin(key, span)
+        if not rest:
+            return bytes(first)
+        begin = rest[0].begin - memoryview(first).nbytes
+        data = bytearray(rest[-1].end - begin)
 
-def read_pieces(store: PieceReader, key: str, span: Span | None) -> Buffer:
-    """Return an object or a range of it, in memory."""
-    first, rest, etag = _begin(store, key, span)
-    if not rest:
-        return first
-    begin = rest[0].begin - memoryview(first).nbytes
-    data = bytearray(rest[-1].end - begin)
-    view = memoryview(data)
+        def keep(piece: Buffer, at: int) -> None:
+            source = memoryview(piece).cast("B")
+            memoryview(data)[at - begin : at - begin + len(source)] = source
 
-    def keep(piece: Buffer, at: int) -> None:
-        source = memoryview(piece).cast("B")
-        view[at - begin : at - begin + len(source)] = source
+        keep(first, begin)
+        self._fetch(key, rest, etag, keep)
+        return bytes(data)
 
-    keep(first, begin)
-    _fetch(store, key, rest, etag, keep)
-    return data
+    def download(self, key: str, path: Path, span: Span | None = None) -> None:
+        """Bring an object, or a range of it, to a local file, which appears whole or not at all."""
+        first, rest, etag = self._begin(key, span)
+        with os_errors(path), atomic_write(path) as part, part.open("xb", buffering=0) as file:
+            begin = rest[0].begin - memoryview(first).nbytes if rest else 0
+            _write_at(file.fileno(), first, 0)
+            self._fetch(key, rest, etag, lambda piece, at: _write_at(file.fileno(), piece, at - begin))
 
+    def _begin(self, key: str, span: Span | None) -> tuple[Buffer, list[Span], str | None]:
+        """Return the first piece, the spans of the others, and the version that all must be of."""
+        if span is None:
+            data, info = self.read_first(key, PIECE_BYTES)
+            return data, cut_span(Span(0, info.num_bytes))[1:], info.etag
+        first, *rest = cut_span(span) or [span]
+        data, info = self.read_piece(key, first)
+        return data, rest, info.etag
 
-def download_pieces(store: PieceReader, key: str, path: Path, span: Span | None) -> None:
-    """Bring an object or a range of it to a file, which appears whole or not at all."""
-    first, rest, etag = _begin(store, key, span)
-    with os_errors(path), atomic_write(path) as part, part.open("xb", buffering=0) as file:
-        begin = rest[0].begin - memoryview(first).nbytes if rest else 0
-        _write_at(file.fileno(), first, 0)
-        _fetch(store, key, rest, etag, lambda piece, at: _write_at(file.fileno(), piece, at - begin))
-
-
-def _begin(store: PieceReader, key: str, span: Span | None) -> tuple[Buffer, list[Span], str | None]:
-    """Return the first piece, the spans of the others, and the version that all must be of."""
-    if span is None:
-        data, info = store.read_first(key, PIECE_BYTES)
-        span = Span(0, info.num_bytes)
-        return data, cut_span(span)[1:], info.etag
-    first, *rest = cut_span(span) or [span]
-    data, info = store.read_piece(key, first)
-    return data, rest, info.etag
-
-
-def _fetch(
-    store: PieceReader, key: str, spans: list[Span], etag: str | None, keep: Callable[[Buffer, int], None]
-) -> None:
-    """Fetch pieces in parallel; the first failure ends the others that have not begun."""
-    if not spans:
-        return
-    pool = ThreadPoolExecutor(min(_PARALLEL, len(spans)), thread_name_prefix="penstock-piece")
-    try:
-        for _ in pool.map(lambda span: keep(store.read_piece(key, span, etag)[0], span.begin), spans):
-            pass
-    finally:
-        pool.shutdown(cancel_futures=True)
+    def _fetch(self, key: str, spans: list[Span], etag: str | None, keep: Callable[[Buffer, int], None]) -> None:
+        """Fetch pieces in parallel; the first failure ends the others that have not begun."""
+        if not spans:
+            return
+        pool = ThreadPoolExecutor(min(_PARALLEL, len(spans)), thread_name_prefix="penstock-piece")
+        try:
+            for _ in pool.map(lambda span: keep(self.read_piece(key, span, etag)[0], span.begin), spans):
+                pass
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _write_at(descriptor: int, data: Buffer, offset: int) -> None:
@@ -120,7 +114,7 @@ class ResponseBody:
 OpenBody: TypeAlias = "Callable[[str, Span], AbstractContextManager[ResponseBody]]"
 
 
-class ReadsBodies(ABC, Generic[SessionT]):
+class ReadsBodies(ReadsPieces, Generic[SessionT]):
     """A store whose objects are opened and read as they arrive: a subclass asks once, and here it is asked again."""
 
     __slots__ = ()
@@ -175,14 +169,6 @@ class ReadsBodies(ABC, Generic[SessionT]):
     def _opener(self) -> OpenBody:
         """Return what opens ranges of one version of the store."""
         return self._open
-
-    def read(self, key: str, span: Span | None = None) -> bytes:
-        """Return an object or a range of it."""
-        return bytes(read_pieces(self, key, span))
-
-    def download(self, key: str, path: Path, span: Span | None = None) -> None:
-        """Bring an object, or a range of it, to a local file, which appears whole or not at all."""
-        download_pieces(self, key, path, span)
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
         """Return a range of an object, and what the whole object is."""
