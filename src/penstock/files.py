@@ -28,7 +28,7 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD of Linux, and the flag that Linux and mac
 def atomic_write(path: Path, *, flush: bool = False) -> Iterator[Path]:
     """Yield a hidden name beside `path` to write to; it becomes `path` if the block ends well, and vanishes if not.
 
-    Any number of processes may do so at once: the last one wins, and nobody ever sees half a file. With `flush` that
+    Any number of processes may do so at once: the last one wins, and half a file is never seen. With `flush` that
     holds for machines that lose power, too: the bytes are on the disk before they get their name. The name itself is
     once the folder is flushed.
     """
@@ -56,12 +56,12 @@ def write_file(path: Path, pieces: Sequence[Buffer], *, flush: bool) -> None:
 
 
 def flush_file(path: Path) -> None:
-    """Have the bytes of a file on the disk."""
+    """Flush the bytes of a file to the disk."""
     _flush(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, _flush_data)
 
 
 def flush_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk, as they are now."""
+    """Flush the names in a folder to the disk, as they are now."""
     with os_errors(folder):
         _flush(folder, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
 
@@ -78,7 +78,7 @@ def _flush(path: Path, flags: int, flush: Callable[[int], None]) -> None:
 
 
 def _flush_data(descriptor: int) -> None:
-    """Have the bytes of a file on the disk, not only in the memory of the system or of the disk."""
+    """Flush the bytes of a file to the disk, not only to the memory of the system or of the disk."""
     if sys.platform == "darwin":  # where fsync leaves them in the memory of the disk
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
@@ -87,7 +87,7 @@ def _flush_data(descriptor: int) -> None:
 
 def exchange(first: Path, second: Path) -> bool:
     """Swap two folders at one stroke, so that there is never neither; False if this system or disk cannot."""
-    import ctypes  # which hardly anybody needs
+    import ctypes  # which is seldom needed
 
     library = ctypes.CDLL(None, use_errno=True)
     one, two = os.fsencode(first), os.fsencode(second)
@@ -111,7 +111,7 @@ def make_folders(folder: Path, mode: int = 0o777) -> None:
     """Make a folder, and those that hold it, with these rights (less the umask); what is there stays as it is."""
     if not folder.exists():
         make_folders(folder.parent, mode)
-        with suppress(FileExistsError):  # somebody else was quicker
+        with suppress(FileExistsError):  # another process was quicker
             folder.mkdir(mode)
 
 
@@ -142,9 +142,9 @@ def os_errors(path: Path) -> Iterator[None]:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a regular file for reading; others, such as pipes, would wait for somebody to write.
+    """Open a regular file for reading; others, such as pipes, would wait for a writer.
 
-    What it is is asked of what was opened, so nobody can put a pipe in its place between the question and the opening.
+    Its kind is asked of the open file, so a pipe cannot take its place between the question and the opening.
     """
     with os_errors(path):
         try:
@@ -179,6 +179,6 @@ def _not_regular(path: Path) -> ObjectNotFoundError:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what writers that were killed left in a folder that nobody else is writing to."""
+    """Remove what writers that were killed left in a folder that no other process is writing to."""
     for path in folder.glob(f".*{PART_SUFFIX}"):
         path.unlink(missing_ok=True)

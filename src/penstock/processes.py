@@ -26,7 +26,7 @@ class Inherited(Protocol):
     """Something that must not go on living in a forked child."""
 
     def after_fork_in_child(self) -> None:
-        """Let go in the child without a word to anybody, and without unlocking: the parent still holds it."""
+        """Let go in the child without telling any other process, and without unlocking: the parent still holds it."""
         ...
 
 
@@ -43,12 +43,12 @@ _shared: weakref.WeakSet[Shared] = weakref.WeakSet()
 
 
 def abandon_in_children(resource: Inherited) -> None:
-    """Have a resource abandoned in every child that this process forks; what lives on there asks for it again."""
+    """Abandon a resource in every child that this process forks; what lives on there asks for it again."""
     _alive.add(resource)
 
 
 def claim_before_forks(resource: Shared) -> None:
-    """Have a resource claimed before this process forks a child, for as long as it is alive."""
+    """Claim a resource before this process forks a child, for as long as it is alive."""
     _shared.add(resource)
 
 
@@ -79,7 +79,7 @@ class PerProcess(Generic[T]):
 
     What the parent made is not closed in its child, only forgotten: whatever in it needs more than that asks for it
     with `abandon_in_children`. A pickle carries how to make the value, never the value. `make` must not lead back to
-    whoever owns this: the two would keep each other alive until the garbage collector comes by.
+    what owns this: the two would keep each other alive until the garbage collector comes by.
     """
 
     _value: T | None
@@ -104,7 +104,7 @@ class PerProcess(Generic[T]):
         return self._value
 
     def forget(self) -> T | None:
-        """Return back what was made, for whoever has to close it; the next who asks gets another."""
+        """Return what was made, to be closed; the next who asks gets another."""
         with self._lock:
             value, self._value = self._value, None
             return value

@@ -59,7 +59,7 @@ class Registry(Generic[T]):
         return old
 
     def names(self, *, of_packages: bool = True) -> list[str]:
-        """List every name that `get` knows, sorted; without those of packages that nobody has looked for yet."""
+        """List every name that `get` knows, sorted; without those of packages that were not looked for yet."""
         if of_packages:
             self._scan()
         return sorted({*self._paths, *self._loaded})
@@ -88,7 +88,7 @@ class Registry(Generic[T]):
             thread.join()
 
     def _try_to_load(self, name: str) -> None:
-        with suppress(PenstockError):  # whoever needs it meets the same error
+        with suppress(PenstockError):  # who needs it meets the same error
             self.get(name)
 
     def __contains__(self, name: str) -> bool:

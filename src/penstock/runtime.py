@@ -21,7 +21,7 @@ def runtime_folder() -> Path:
 
 
 def make_runtime_folder() -> Path:
-    """Return the folder, which is there now and which nobody else can enter."""
+    """Return the folder, which is there now and which no other user can enter."""
     folder = runtime_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

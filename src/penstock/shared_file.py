@@ -24,7 +24,7 @@ _NONE = -1
 
 
 class SharedFile:
-    """The file of one process and its workers. A process that is nobody's worker, such as a rank, has one of its own.
+    """The file of one process and its workers. A process that is no worker, such as a rank, has one of its own.
 
     Args:
         is_worker: Tells whether this process is a worker of the one that gave it the file.
@@ -33,12 +33,12 @@ class SharedFile:
 
     def __init__(self, is_worker: Callable[[], bool], *, is_copied: bool) -> None:
         self._is_worker, self._is_copied = is_worker, is_copied
-        self._descriptor = _NONE  # until somebody needs it: who has hundreds of datasets has no descriptor to waste
-        self.is_new = True  # made here, not shared by whoever pickled it
+        self._descriptor = _NONE  # until it is needed: who has hundreds of datasets has no descriptor to waste
+        self.is_new = True  # made here, not shared by the process that pickled it
         self.after_fork_in_child()
 
     def after_fork_in_child(self) -> None:
-        """Have to find out anew whose file this is, as in a forked child."""
+        """Find out anew whose file this is, as in a forked child."""
         self._is_claimed = False
         self._lock = threading.RLock()  # a signal handler may come while it is held, and take a state
         abandon_in_children(self)
@@ -97,7 +97,7 @@ class SharedFile:
 
 def _open_nameless() -> int:
     folder = None
-    with suppress(FetcherError):  # whoever needs the folder for more than this says what is wrong with it
+    with suppress(FetcherError):  # what needs the folder for more than this says what is wrong with it
         folder = make_runtime_folder()
     with tempfile.TemporaryFile(prefix="penstock-", dir=folder) as file:
         return os.dup(file.fileno())

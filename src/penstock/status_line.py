@@ -21,7 +21,7 @@ class StatusLine:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether there is somebody to see it; a process may have no standard error at all."""
+        """Whether a user can see it; a process may have no standard error at all."""
         return self._stream is not None and self._stream.isatty()
 
     def is_due(self) -> bool:

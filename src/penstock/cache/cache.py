@@ -128,7 +128,7 @@ class Cache:
         raise CacheError(f"{where} was replaced again and again while it was being opened: try again later")
 
     def _opened(self, stream: int) -> tuple[OpenEdition, Index]:
-        """Return the edition that is read and its index, opening it if nobody has."""
+        """Return the edition that is read and its index, opening it if it is not open yet."""
         state = self._process.get()
         found = state.opened[stream]
         if found is not None:
@@ -259,7 +259,7 @@ class Cache:
         """Return several ranges of objects, or whole ones, read at the same time, without touching the disk.
 
         `shards` numbers the objects that are shards: whatever is read of one, now and later, is of one version.
-        `on_asked` is called while they are on their way: what it says to expect comes after them.
+        `on_asked` is called while they are being read: what it says to expect comes after them.
         """
         if not places:
             return []
@@ -278,7 +278,7 @@ class Cache:
         return found
 
     def keep(self, listener: ShareListener) -> None:
-        """Have somebody told what he may keep open between uses; he must be held elsewhere."""
+        """Tell a listener, which must be held elsewhere, what it may keep open between uses from now on."""
         self._process.get().listeners.add(listener)
 
     def stats(self) -> CacheStats:
@@ -365,7 +365,7 @@ class Cache:
             return lease
         lease.close()
         self.fetch_again(stream, item, damaged)
-        return None  # whoever waits for it finds the new one
+        return None  # who waits for it finds the new one
 
     def _wait_for(self, stream: int, shard: int, item: Item, what: str | None) -> Lease:
         for _ in tries():
@@ -408,7 +408,7 @@ class Cache:
             ) from error
 
     def _listen(self, stream: int) -> None:
-        """Whoever keeps shards open can be asked for them: he has a line to the fetcher, or keeps nothing."""
+        """Connect to the fetcher, which may ask for shards that are kept open; without a line, none are."""
         state = self._process.get()
         if time.monotonic() < state.alone_until:
             return
@@ -427,7 +427,7 @@ class Cache:
     def _released(self) -> None:
         state = self._process.get()
         if self.limit_bytes is None and not state.listeners.is_bound:
-            return  # nobody waits for it
+            return  # no other process waits for it
         for line in list(state.groups):
             line.note(Released())
 

@@ -1,6 +1,6 @@
 """`clear_cache` removes everything of one dataset, or of all; `prune_cache` what was used longest ago; `evict` a shard.
 
-All work beside readers, fetchers and others that do the same: nothing goes that somebody has in use or has pinned, and
+All work beside readers, fetchers and others that do the same: nothing goes that is in use or pinned, and
 no file of others. With the last copies go what belonged to them: editions, empty folders and, at last, our own folder.
 """
 
@@ -62,7 +62,7 @@ class RemovedDataset:
     directory: str
     num_removed: int = 0  # shards, and other objects
     removed_bytes: int = 0
-    in_use_bytes: int = 0  # kept, because somebody reads or fetches it
+    in_use_bytes: int = 0  # kept, because it is being read or fetched
     pinned_bytes: int = 0  # kept, because it is pinned
 
 
@@ -176,7 +176,7 @@ def prune_cache(to: int | float | str, folders: Sequence[str | os.PathLike[str]]
     """Remove the shards that were not used for longest, until at most so many bytes are left.
 
     What killed downloads left goes, too. Shards that are in use or pinned stay. Copies that belong only to an earlier
-    version of a dataset, and that nobody reads, are removed first. `left_bytes` tells you whether that was enough.
+    version of a dataset, and that no job reads, are removed first. `left_bytes` tells you whether that was enough.
 
     Args:
         to: How many bytes may be left in all folders together, such as "50gb".
@@ -215,7 +215,7 @@ def removal_order(
 
 
 def _remove_unread(remover: Remover, contents: Contents, tried: Iterable[Attempt]) -> None:
-    """Remove earlier editions that nobody reads and that have no copies left, and folders that became empty."""
+    """Remove earlier editions that no process reads and that have no copies left, and folders that became empty."""
     for found in contents.editions:
         if not found.is_newest and not found.is_open:
             remove_edition(remover, found.edition)
@@ -244,10 +244,10 @@ class Outcome(enum.Enum):
     """What became of a copy that was to go."""
 
     REMOVED = enum.auto()
-    GONE = enum.auto()  # somebody else was quicker
+    GONE = enum.auto()  # another process was quicker
     IN_USE = enum.auto()
     PINNED = enum.auto()
-    BUSY = enum.auto()  # its name is locked by whoever fetches it, or one that shares the lock
+    BUSY = enum.auto()  # its name is locked by the process that fetches it, or one that shares the lock
 
 
 _REASONS_TO_KEEP = {
@@ -317,7 +317,7 @@ class Remover:
         return self._folders[directory]
 
     def remove(self, copy: Removable, wait_s: float) -> Outcome:
-        """Remove a copy, unless it is another one by now, or somebody reads it, fetches it or has pinned it."""
+        """Remove a copy, unless it is another one by now, or is being read, fetched or pinned."""
         if isinstance(copy, WrittenFolder):
             return Outcome.REMOVED if remove_written(copy) else Outcome.IN_USE
         name = copy.record.name
@@ -349,9 +349,9 @@ class Remover:
 
 
 def remove_edition(remover: Remover, edition: Edition) -> bool:
-    """Remove an edition that nobody reads and that has no copies of its own left; tell whether it is gone.
+    """Remove an edition that no process reads and that has no copies of its own left; tell whether it is gone.
 
-    Editions are made by whoever holds the name of the index.
+    Editions are made by the process that holds the name of the index.
     """
     held = remover.hold(edition.directory, edition.index_path.name, PATIENCE_S)
     if held is None:
@@ -379,7 +379,7 @@ def remove_directory(remover: Remover, directory: Path) -> None:
     """Remove our own folder from a directory in which nothing of ours is left, and the directory if it is ours, too.
 
     All locks of the directory are held meanwhile, so no fetcher is at work there, and what is checked stays true. The
-    folder is moved away before it is deleted, so whoever comes next makes a new one, and none is ever found half gone.
+    folder is moved away before it is deleted, so the next process makes a new one, and none is ever found half gone.
     """
     control = control_folder(directory)
     for moved in directory.glob(f"{control.name}.*{PART_SUFFIX}"):  # a killed process had moved it away
@@ -401,12 +401,12 @@ def remove_directory(remover: Remover, directory: Path) -> None:
             return
     shutil.rmtree(moved, ignore_errors=True)
     if is_below_own_cache(directory):
-        with suppress(OSError):  # files of somebody else lie there
+        with suppress(OSError):  # other files lie there
             directory.rmdir()
 
 
 def _is_bare(remover: Remover, directory: Path) -> bool:
-    """Return whether nothing lies in a directory that anybody could still want: no copy, no edition, no pin."""
+    """Return whether nothing lies in a directory that could still be wanted: no copy, no edition, no pin."""
     if editions_in(directory):
         return False
     pins = pin_path(directory, "").parent

@@ -44,7 +44,7 @@ _group_numbers = itertools.count()
 
 
 class Group:
-    """The directories of one cache, as they are introduced on every new line to whoever fetches for them.
+    """The directories of one cache, as they are introduced on every new line to what fetches for them.
 
     `on_update` hears what may stay open, what was caused, and what to warn of. The thread that reads the line calls it,
     so it must not wait for an answer.
@@ -119,7 +119,7 @@ class Client:
             left.wait_closed()
 
     def stop(self) -> None:
-        """Have all who wait for an answer fail at once, and all who ask from now on."""
+        """Fail all requests at once, those that wait for an answer and those to come."""
         self._is_stopped = True
         connection = self._connection
         if connection is not None:
@@ -199,7 +199,7 @@ class Client:
                     connection.send(Withdraw(number))
 
     def connect(self, ahead: bytes = NOTHING) -> FetcherConnection:
-        """Have a line, over which the fetcher can say what it wants of this process."""
+        """Return the line, made if need be, over which the fetcher can say what it wants of this process."""
         with self._connecting:
             connection = self._connection
             while connection is None or connection.is_lost:

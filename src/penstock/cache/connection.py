@@ -89,7 +89,7 @@ class FetcherConnection:
         self._reader.start()
 
     def listen(self, on_update: Callable[[GroupUpdate | None], None]) -> None:
-        """Have a function called with what the fetcher says unasked, and with None when the line is gone.
+        """Call a function with what the fetcher says unasked, and with None when the line is gone.
 
         It is called by the thread that reads, and must not wait for an answer.
         """

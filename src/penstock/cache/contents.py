@@ -53,7 +53,7 @@ class CachedDataset:
     num_files: int
     num_bytes: int
     pinned_bytes: int
-    outdated_bytes: int  # copies that only an earlier edition has, which nobody reads: the first to go
+    outdated_bytes: int  # copies that only an earlier edition has, which no job reads: the first to go
     since: float | None  # when the oldest copy came
     last_used: float | None  # when any copy was last read
     editions: tuple[CachedEdition, ...]  # the newest first
@@ -210,11 +210,11 @@ class Standing(enum.Enum):
 
     NEEDED = enum.auto()  # a job reads an edition that was replaced since: maybe it cannot be fetched again
     ORDINARY = enum.auto()
-    OUTDATED = enum.auto()  # only an earlier edition has it, and nobody reads that
+    OUTDATED = enum.auto()  # only an earlier edition has it, and no job reads that
 
 
 def read_contents(directory: Path) -> Contents:
-    """Look at a cache directory. What is not as we left it is somebody else's, and is left out."""
+    """Look at a cache directory. What is not as we left it is not ours, and is left out."""
     with os_errors(directory):
         copies = [copy for record in Ledger(directory).all() if (copy := _find(directory, record)) is not None]
         editions = [_look_at(edition) for edition in editions_in(directory)]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ShareListener(Protocol):
-    """Whoever keeps shards open between two uses."""
+    """What keeps shards open between two uses."""
 
     def keep_to(self, share: OpenShardQuota) -> None:
         """Close what is too much: at once, or when its reader is done. Never waits."""

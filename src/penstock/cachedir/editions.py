@@ -9,7 +9,7 @@ An edition has a folder of its own below the control folder of a cache directory
     checked         for each shard, the stamp of the files whose digests the jobs that run now have checked
     files/          copies whose plain names are taken by something else
 
-A shard is there if its file has the stamp that the table says: readers look there, and need not ask anybody.
+A shard is there if its file has the stamp that the table says: readers look there, and need not ask the fetcher.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class About:
     etag: str | None  # of the index
     modified_ns: int | None
     index_digest: str
-    trusts_found: bool  # whether files that nobody recorded lay there beside this very index
+    trusts_found: bool  # whether files that no ledger knew lay there beside this very index
     listing: str | None = None  # of an index that was made here, what it was made of
 
     @property
@@ -189,12 +189,12 @@ class Edition:
     def remove_unused(self) -> bool:
         """Delete the folder unless a process has it open; tell whether it is gone. Copies in it must be gone already.
 
-        Its table is locked meanwhile: whoever is about to open it waits that long, and then finds that it is lost.
+        Its table is locked meanwhile: who is about to open it waits that long, and then finds that it is lost.
         """
         import shutil  # which takes a while to load, and is seldom needed
 
         with ExitStack() as stack:
-            with suppress(FileNotFoundError):  # nobody opened it since the machine was started
+            with suppress(FileNotFoundError):  # it was not opened since the machine was started
                 held = open_locked(self.table_path)
                 if held is None:
                     return False

@@ -31,8 +31,8 @@ _TRIES = 5
 def prepare_folder(directory: Path, *, is_private: bool) -> list[str]:
     """Make a cache directory ready for use, and give warnings to show about it.
 
-    Below the user's own cache nobody else may look. A folder that the user names is left as it is, but what is ours in
-    it must be ours: a link or a folder of somebody else there could make us write or delete anywhere.
+    Below the user's own cache no other user may look. A folder that the user names is left as it is, but what is ours
+    in it must be ours: a link or a folder of another user there could make us write or delete anywhere.
     """
 
     def prepare() -> list[str]:
@@ -66,7 +66,7 @@ def _not_writable(directory: Path, error: StoreError) -> AccessDeniedError:
 
 
 def beside_clearing(directory: Path, attempt: Callable[[], T]) -> T:
-    """Do something in a directory, anew if somebody cleared the cache at that moment and removed what was empty."""
+    """Do something in a directory, anew if the cache was cleared at that moment and removed what was empty."""
     with os_errors(directory):
         for _ in range(_TRIES - 1):
             with suppress(FileNotFoundError):
@@ -86,10 +86,10 @@ def check_control(directory: Path) -> None:
 
 
 def has_own_control(directory: Path) -> bool:
-    """Return whether a folder is a cache directory of this user; raises FileNotFoundError if it is none of anybody.
+    """Return whether a folder is a cache directory of this user; raises FileNotFoundError if it is none at all.
 
     Folders are copied and unpacked from anywhere, with whatever lies in them. So nothing that we write to, delete from
-    or wait for may be a link, a pipe or somebody else's.
+    or wait for may be a link, a pipe or another user's.
     """
     control, editions = control_folder(directory), editions_folder(directory)
     if not _is_own(control.lstat()):
@@ -100,7 +100,7 @@ def has_own_control(directory: Path) -> bool:
 def _holds_own(folder: Path) -> bool:
     """Return whether all that lies in a folder, if there is one, is a plain file or a folder of this user."""
     for path in _entries(folder):
-        with suppress(FileNotFoundError):  # it was on its way
+        with suppress(FileNotFoundError):  # it was being brought
             if not _is_own(path.lstat(), can_be_file=True):
                 return False
     return True
@@ -208,7 +208,7 @@ class Folder:
         return True
 
     def sweep(self) -> None:
-        """Remove what killed fetchers left on its way, where no living one holds the lock."""
+        """Remove files that killed fetchers left half fetched, where no living one holds the lock."""
         for path in control_folder(self.directory).glob(f"*{PART_SUFFIX}"):
             stripe = stripe_of_part(path)
             held = None if stripe is None else self._stripes.try_stripe(self.directory, stripe)
@@ -220,7 +220,7 @@ class Folder:
 def delete_as_left(directory: Path, record: Record) -> bool:
     """Delete the files of a record that are as they were left; tell whether none of them is in use.
 
-    The first one is locked, and goes first: its name stands for all. Files that somebody changed meanwhile are theirs.
+    The first one is locked, and goes first: its name stands for all. Files that were changed meanwhile are not ours.
     """
     with ExitStack() as held:
         with suppress(FileNotFoundError):

@@ -92,7 +92,7 @@ def item_of_index(files: FilesRequest | None = None) -> Item:
 def _part(part: Part, validate_hash: str | None, columns: Columns) -> ItemPart:
     if part.packed is None:
         return ItemPart(_stored(part, validate_hash))
-    # The raw form of a compressed file comes from unpacking: its digest is for files that somebody else put there.
+    # The raw form of a compressed file comes from unpacking: its digest is for files that others put there.
     name = validate_hash if validate_hash in part.raw.digests else None
     raw = _file(part.raw, name)
     raw = raw._replace(name=_raw_name(part, columns), num_bytes=part.raw.known_bytes, estimate=part.raw.num_bytes)

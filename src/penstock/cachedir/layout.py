@@ -45,7 +45,7 @@ def place_of(url: str) -> str:
 
 
 def control_folder(directory: Path) -> Path:
-    """Return the folder of locks, pins and files on their way."""
+    """Return the folder of locks, pins and files that are being fetched."""
     return directory / _CONTROL
 
 
@@ -55,17 +55,17 @@ def stripe_of(name: str) -> int:
 
 
 def stripe_name(stripe: int) -> str:
-    """Return the name of a lock file. Lock files are never deleted: a lock on a deleted file excludes nobody."""
+    """Return the name of a lock file. Lock files are never deleted: a lock on a deleted file excludes no process."""
     return f"stripe-{stripe:02}.lock"
 
 
 def new_part_path(directory: Path, stripe: int) -> Path:
-    """Return a fresh name for a file on its way; it says whose lock must be free before others may remove it."""
+    """Return a fresh name for a file to fetch to; it says whose lock must be free before others may remove it."""
     return control_folder(directory) / f"{stripe:02}-{os.urandom(8).hex()}{PART_SUFFIX}"
 
 
 def stripe_of_part(path: Path) -> int | None:
-    """Return the stripe of a file on its way, or None if the name is not one of ours."""
+    """Return the stripe of a file that is being fetched, or None if the name is not one of ours."""
     digits = path.name.lstrip(".").partition("-")[0]
     return int(digits) if digits.isdigit() and int(digits) < NUM_STRIPES else None
 

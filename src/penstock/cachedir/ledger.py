@@ -138,7 +138,7 @@ def _dump(value: Any) -> bytes:
 class Ledger:
     """The ledger of one directory, as this process knows it. Safe for threads, and for other processes beside it.
 
-    A name is written about by whoever holds its stripe.
+    A name is written about by the process that holds its stripe.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -172,7 +172,7 @@ class Ledger:
         self._append(asdict(record))
 
     def begin(self) -> None:
-        """Have on the disk that files are brought here in this boot; to be called before the first gets its name."""
+        """Flush a note that files are brought here in this boot; to be called before the first gets its name."""
         if self._has_begun:
             return
         boots = _boots(self._directory)
@@ -194,7 +194,7 @@ class Ledger:
         self._append({"gone": name})
 
     def close(self) -> None:
-        """Close the file; whoever asks again opens it anew."""
+        """Close the file; the next question opens it anew."""
         with self._lock:
             self._forget()
 

@@ -1,7 +1,7 @@
 """Locks of the operating system, which the kernel frees when their holder dies, and who holds them.
 
 Every lock on a file is taken here: at once or not at all, or in attempts that end by themselves. A lock file is never
-deleted: whoever waits for it would be alone with it, while the next one to come locks another file of that name.
+deleted: a process that waits for it would be alone with it, while the next one to come locks another file of that name.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Descriptor:
 
 
 def open_locked(path: Path | str, flags: int = _READING, *, is_shared: bool = False) -> Descriptor | None:
-    """Open a file and lock it at once, alone or with others who share it; None: somebody else is in the way."""
+    """Open a file and lock it at once, alone or with others who share it; None: another lock is in the way."""
     descriptor = Descriptor(os.open(path, flags, 0o600))
     try:
         fcntl.flock(descriptor.number, _TRY_SHARED if is_shared else _TRY_ALONE)
@@ -102,7 +102,7 @@ def is_still_at(path: Path | str, status: os.stat_result) -> bool:
 
 
 def try_hold_file(path: Path, flags: int, *, is_shared: bool = False) -> Descriptor | None:
-    """Open a file in some way and lock it at once, or give None if somebody else is in the way.
+    """Open a file in some way and lock it at once, or give None if another lock is in the way.
 
     A lock counts only if its file still has its name: it may have been replaced, or its folder deleted and made anew.
     """
@@ -114,7 +114,7 @@ def try_hold_file(path: Path, flags: int, *, is_shared: bool = False) -> Descrip
 
 
 def try_hold(path: Path) -> Descriptor | None:
-    """Hold a lock file alone, creating it if need be, or give None if somebody else does."""
+    """Hold a lock file alone, creating it if need be, or give None if another process does."""
     with suppress(FileNotFoundError):
         return try_hold_file(path, os.O_RDWR | os.O_CREAT)
     make_folders(path.parent.parent)
@@ -134,7 +134,7 @@ def wait_for_lock(
     should_stop: Callable[[], bool] = lambda: False,
     pause: Callable[[float], object] = time.sleep,
 ) -> T:
-    """Try to take a lock again and again; whoever has it for too long is an error that says so."""
+    """Try to take a lock again and again; another process that has it for too long is an error that says so."""
     deadline = time.monotonic() + timeout_s
     pause_s = 0.005
     while True:
@@ -183,7 +183,7 @@ class Stripes:
     def take(
         self, directory: Path, name: str, timeout_s: float, *, should_stop: Callable[[], bool] = lambda: False
     ) -> Held:
-        """Hold a name, waiting for whoever has it; give what to `leave` it by."""
+        """Hold a name, waiting for the process or thread that has it; give what to `leave` it by."""
         path = control_folder(directory) / stripe_name(stripe_of(name))
 
         def attempt() -> Held | None:
@@ -196,14 +196,14 @@ class Stripes:
             return wait_for_lock(attempt, path, timeout_s, should_stop, self._changed.wait)
 
     def try_take(self, directory: Path, name: str) -> Held | None:
-        """Hold a name if nobody else does."""
+        """Hold a name if it is free."""
         try:
             return self.take(directory, name, 0.0)
         except LockTimeoutError:
             return None
 
     def try_take_any(self, directory: Path, other_than: str) -> Held | None:
-        """Hold a new name of a stripe that nobody holds: as long as one is held, nobody removes the folder of locks.
+        """Hold a new name of a free stripe: as long as one is held, the folder of locks is not removed.
 
         It is not in the stripe of `other_than`, for which others may wait.
         """
@@ -219,7 +219,7 @@ class Stripes:
             self._changed.notify_all()
 
     def try_stripe(self, directory: Path, stripe: int) -> Path | None:
-        """Hold a stripe alone, not sharing it with other threads, if nobody holds it."""
+        """Hold a stripe alone, not sharing it with other threads, if it is free."""
         path = control_folder(directory) / stripe_name(stripe)
         with self._changed:
             return None if path in self._stripes else self._try_stripe(path)

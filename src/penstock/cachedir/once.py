@@ -27,7 +27,7 @@ log = logging.getLogger("penstock.cache")
 _MIN_VALUES = 1 << 20
 # The epochs of a few jobs at once; who comes back to an older one computes it again.
 _MAX_FILES = 16
-# The order of a trillion samples takes minutes. Whoever has waited so long computes it as well.
+# The order of a trillion samples takes minutes. A process that has waited so long computes it as well.
 _PATIENCE_S = 600.0
 # Of an index of some hundred shards. Smaller ones are parsed in a moment.
 _LARGE_BYTES = 1 << 17
@@ -65,7 +65,7 @@ def keep_in_files(
             return _map(path)
         make_folders(folder, 0o700)
         lock = lock_within(folder / stripe_name(stripe_of(name)), _PATIENCE_S)
-    except (OSError, LockTimeoutError):  # nothing can be kept there, or whoever holds the lock is stopped
+    except (OSError, LockTimeoutError):  # nothing can be kept there, or the process that holds the lock is stopped
         return compute()
     with lock:
         if path.exists():
@@ -87,6 +87,6 @@ def _keep(path: Path, values: npt.NDArray[Any], all_like_it: str, max_files: int
 
 
 def _map(path: Path) -> npt.NDArray[Any]:
-    # The file may be removed at once by whoever makes room: what is mapped stays.
+    # The file may be removed at once to make room: what is mapped stays.
     mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return mapped

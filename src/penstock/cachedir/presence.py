@@ -1,6 +1,6 @@
-"""Is it there, and is it what was put there? Whoever asks that of files in a cache directory asks here.
+"""Is it there, and is it what was put there? That is asked here of files in a cache directory.
 
-A file is known by its stamp: size, inode and time of change. Whoever writes to a file, or puts another in its place,
+A file is known by its stamp: size, inode and time of change. To write to a file, or to put another in its place,
 gives it another stamp. Links are not followed: what they lead to is not ours.
 """
 
@@ -61,7 +61,7 @@ def are_unchanged(directory: Path, stamps: Iterable[FileStamp]) -> bool:
 
 
 def is_name_taken(directory: Path, name: str) -> bool:
-    """Return whether anything has a name, be it a file of ours, one of somebody else, a folder or a link."""
+    """Return whether anything has a name, be it a file of ours, another file, a folder or a link."""
     return os.path.lexists(directory / name)
 
 

@@ -194,7 +194,7 @@ def _boto3_provider(session: Any) -> Callable[[], Any]:
     from obstore.auth.boto3 import Boto3CredentialProvider
 
     try:
-        # boto3 renews keys ten minutes before they expire: whoever kept them for longer would sign with dead ones.
+        # boto3 renews keys ten minutes before they expire: kept for longer, they would be dead.
         return Boto3CredentialProvider(session, ttl=timedelta(minutes=5))
     except ValueError as error:
         raise AccessDeniedError(

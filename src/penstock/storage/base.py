@@ -182,7 +182,7 @@ Resolve: TypeAlias = "Callable[[str, Mapping[str, Any], Mapping[str, str]], dict
 class StoreFamily:
     """What a URL scheme stands for.
 
-    `resolve(url, options, environ)` turns what the user gave, and the environment of his process, into the options of
+    `resolve(url, options, environ)` turns what the user gave, and the environment of this process, into the options of
     a `StoreSettings`; `open(settings, retry, hooks)` makes the store from these alone, in whatever process.
     """
 
@@ -276,7 +276,7 @@ def safe_cause(error: Exception) -> Exception:
 def resolve_store(
     url: str, options: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
 ) -> StoreSettings:
-    """Gather what the user and the environment of this process say about a store, for whoever opens it elsewhere.
+    """Gather what the user and the environment of this process say about a store, for the process that opens it.
 
     `options` are those of fsspec (`key`, `secret`, `token` …), flat or keyed by scheme: `{"s3": {"key": …}}`.
     """

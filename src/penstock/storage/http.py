@@ -65,14 +65,14 @@ _MOST_REDIRECTS = 10
 _PASSING = (408, 425, 429)
 _MAX_CONNECTIONS = 32
 _CHUNK_BYTES = 1 << 18
-_LONGEST_ANSWER = 1 << 16  # of bodies that nobody reads; behind a longer one, the connection is not used again
+_LONGEST_ANSWER = 1 << 16  # of bodies that are thrown away; behind a longer one, the connection is not used again
 _RANGE = Bounded(r"bytes (\d+)-\d+/(\d+)", 64)
 
 Origin = tuple[str, str, int]  # scheme, host, port
 
 
 def must_check_redirects(headers: Mapping[str, str]) -> bool:
-    """Return whether any of these headers would follow a redirect to another host if nobody looked."""
+    """Return whether any of these headers would follow a redirect to another host by itself."""
     return any(name.lower() not in _TAKEN_OFF for name in headers)
 
 
@@ -250,7 +250,7 @@ class HttpHeaderStore(ReadsBodies[None]):
 
     @contextmanager
     def _request(self, method: str, key: str, wanted: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
-        """Ask, and go where the server sends us; whoever else answers there does not see the user's headers."""
+        """Ask, and go where the server sends us; another host does not see the user's headers."""
         url, stall_s = self._url(key), self.retry.stall_s
         for _ in range(_MOST_REDIRECTS):
             origin = origin_of(url)
@@ -412,7 +412,7 @@ cloud = Cloud(
     may_try_anonymous=lambda _: False,
     read_only=READ_ONLY,
     no_list=NO_LIST,
-    is_trusted=lambda _: False,  # anybody can have a web server
+    is_trusted=lambda _: False,  # there are all kinds of web servers
 )
 
 

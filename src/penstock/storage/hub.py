@@ -221,7 +221,7 @@ class HubStore(ReadsBodies[None]):
         data = bytearray()
         with self._session(key):
             async with session.stream("GET", url, **self._options(span)) as response:
-                if response.status_code != 206:  # why is said to whoever asks with patience
+                if response.status_code != 206:  # why is said where it is asked with patience
                     raise StoreError(f"{self.location}/{key}: the Hub answered {response.status_code}")
                 async for chunk in response.aiter_bytes():
                     data += chunk
@@ -267,7 +267,7 @@ def _hub() -> Any:
 
 
 def _utils() -> Any:
-    """Return its helpers, which are a module of their own that somebody has to import."""
+    """Return its helpers, which are a module of their own that has to be imported."""
     return require("huggingface_hub.utils", extra="hf", purpose="reading hf:// URLs")
 
 

@@ -45,7 +45,7 @@ class AsksAsynchronously(Protocol):
     def asking(self) -> AbstractAsyncContextManager[AskOnce]:
         """Return what asks once for a range of an object; whatever fails, such as too few bytes, is a `StoreError`.
 
-        Nothing is tried again there: whoever asks does so with `read_piece` or `stat`, which have all the patience.
+        Nothing is tried again there: the caller does so with `read_piece` or `stat`, which have all the patience.
         """
         ...
 
@@ -114,7 +114,7 @@ def _ask_quickly(store: Store, questions: Sequence[Question]) -> Iterator[Number
 
 
 class _Asker:
-    """Asks from an event loop of its own, so that whoever wants the answers can work on those that have come."""
+    """Asks from an event loop of its own, so that the caller can work on those that have come."""
 
     def __init__(
         self, store: AsksAsynchronously, questions: Sequence[Question], put: Callable[[NumberedAnswer], None]
@@ -139,7 +139,7 @@ class _Asker:
             raise errors[0]
 
     def stop(self) -> None:
-        """Abandon what is on its way; from any thread, also when nothing is."""
+        """Abandon all open questions; from any thread, also when there are none."""
         self._is_over.set()
         if self._loop is not None:
             with suppress(RuntimeError):  # it is closed

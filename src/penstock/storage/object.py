@@ -245,7 +245,7 @@ class ObjectStore(ReadsPieces):
     def read_ranges(self, key: str, spans: Sequence[Span]) -> list[Buffer]:
         """Return several small ranges of an object by one call, without saying of which version they are.
 
-        If `reads_together`, all are on their way at the same time, up to ten, and one thread waits for them.
+        If `reads_together`, all are asked for at the same time, up to ten, and one thread waits for them.
         """
         check_key(key)
         found = None
@@ -257,7 +257,7 @@ class ObjectStore(ReadsPieces):
     def reads_together(self) -> bool:
         """Whether several ranges may come by one call: that looks at an answer only when all of it is in memory.
 
-        So whoever answers must be trusted to send no more than was asked for. Others are read one range at a time,
+        So the server must be trusted to send no more than was asked for. Others are read one range at a time,
         and hung up on at the first byte too many.
         """
         return self.cloud.is_trusted(self.settings.options)
@@ -338,7 +338,7 @@ class ObjectStore(ReadsPieces):
         with open_file(path) as file:
             num_bytes = file.seek(0, 2)
         part_bytes = max(PIECE_BYTES, -(-num_bytes // _MOST_PARTS))
-        # Nobody tells how much of a body has been sent, only when the answer comes: sending counts as silence.
+        # It is not known how much of a body has been sent until the answer comes: sending counts as silence.
         policy = replace(self.retry, stall_s=max(self.retry.stall_s, self.retry.patience_s))
         retries_for_s = 0.0
         if num_bytes > part_bytes and policy.attempts > 1:
@@ -416,7 +416,7 @@ class ObjectStore(ReadsPieces):
     ) -> T:
         """Ask the store for something until it answers, as far as the policy allows.
 
-        Who is refused as somebody may still be let in as anybody: public buckets are like that.
+        Who is refused with credentials may still be let in without: public buckets are like that.
         """
         shown = self.shown(key)
         policy = policy or self.retry

@@ -36,7 +36,7 @@ _LONGEST_REQUEST_S = 24 * 3600.0  # silence ends a request, not slowness: a body
 _PART_RETRIES = 1000  # as many as the time allows
 
 _clients: dict[tuple[str, ClientTuning], Any] = {}
-anonymous: set[str] = set()  # stores that answered to nobody in particular after they had refused our credentials
+anonymous: set[str] = set()  # stores that answered unsigned requests after they had refused our credentials
 gates: defaultdict[tuple[Any, ...], Gate] = defaultdict(Gate)  # of buckets and hosts
 _lock = threading.Lock()
 

@@ -86,7 +86,7 @@ def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
 def resolve_connection(endpoint: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """Gather proxy and certificates from options and environment."""
     is_plain = endpoint.startswith("http://")
-    # Upper-case HTTP_PROXY is left alone: on a web server anybody may set it.
+    # Upper-case HTTP_PROXY is left alone: on a web server any client may set it.
     names = ("http_proxy",) if is_plain else ("https_proxy", "HTTPS_PROXY")
     proxy = options.get("proxy") or first_set(environ, *names, "all_proxy", "ALL_PROXY")
     verify = options.get("verify", first_set(environ, "AWS_CA_BUNDLE", "SSL_CERT_FILE"))

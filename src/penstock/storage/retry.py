@@ -95,7 +95,7 @@ class RetryHooks:
     """What a policy needs from the world: a clock, a way to wait (which may raise to give up), witnesses.
 
     `on_bytes` hears how many came, as they come. `on_life` hears of them too, of every failure and of every try:
-    whoever watches over an operation then knows that it does not hang, and that this policy will end it.
+    what watches over an operation then knows that it does not hang, and that this policy will end it.
     """
 
     now: Callable[[], float] = time.monotonic

@@ -56,7 +56,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftpLogin:
-    """All that it takes to reach a server, with nothing left to the environment of whoever connects."""
+    """All that it takes to reach a server, with nothing left to the environment of the process that connects."""
 
     host: str
     username: str
@@ -185,7 +185,7 @@ def _existing(folder: Path, names: tuple[str, ...]) -> list[str]:
 
 
 def _refuse_unknown_host(paramiko: Any, login: SftpLogin) -> Any:
-    """Return who is unknown, and how to make it known: whoever answers there could be anybody."""
+    """Return who is unknown, and how to make it known: any machine could answer there."""
 
     class Refuse(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:  # noqa: ARG002
@@ -235,7 +235,7 @@ def _load_key(paramiko: Any, login: SftpLogin, path: str) -> Any:
 
 @contextmanager
 def _agent_keys(paramiko: Any, login: SftpLogin, patience_s: float) -> Iterator[tuple[Any, ...]]:
-    """Lend the keys of the agent of whoever asked for this store, which need not be that of this process."""
+    """Lend the keys of the agent of the user of this store, which need not be that of this process."""
 
     class Agent(paramiko.agent.AgentSSH):  # type: ignore[misc]
         def ask(self, connection: socket.socket) -> tuple[Any, ...]:
@@ -465,7 +465,7 @@ def _connection_errors(url: str) -> Iterator[None]:
         raise
     except paramiko.BadHostKeyException as error:
         raise AccessDeniedError(
-            f"the server of {url} has another host key than the one in known_hosts: somebody may be intercepting"
+            f"the server of {url} has another host key than the one in known_hosts: another machine may be intercepting"
             " the connection. If the server was reinstalled, remove its old key with ssh-keygen -R and add the"
             " new one",
             url=url,
