@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,9 @@ from penstock.cache import progress
 from penstock.cache.progress import LongWait, describe, leave_lines_to_others, single_progress_line, wait_line
 from penstock.cache.proxied import open_proxied
 from penstock.cachedir.items import item_of_shard
-from penstock.errors import StoreError
+from penstock.errors import (
+    StoreError,
+)
 from penstock.fetcher.scheduler import Scheduler
 from penstock.status_line import StatusLine
 from penstock.storage.base import resolve_store
@@ -33,6 +36,7 @@ from tests.cache.kit import Dataset, wait_until, write_dataset
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
 
 REPORT = Progress(name="shard.00012.mds", num_bytes=1 << 20, total_bytes=4 << 20, num_wanted=9, state="running")
 
@@ -172,9 +176,6 @@ def test_a_store_that_is_only_looked_at_and_refuses_says_so(
     assert "secret" not in caplog.text
 
 
-# --- True bytes ---------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def hesitant_store(folder: Path) -> Iterator[tuple[str, threading.Event]]:
     """A web server that sends the first half of every body, and the second one when it is told to."""
@@ -301,3 +302,26 @@ def test_why_a_store_is_asked_again_is_said_until_it_answers(tmp_path: Path) -> 
             reading.future.result(60)
             assert scheduler.progress_of_read(reading).reason == ""
             server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("PENSTOCK_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+
+def test_progress_in_words() -> None:
+    report = Progress(
+        name="shard.00012.mds",
+        num_bytes=1 << 20,
+        total_bytes=4 << 20,
+        bytes_per_s=41 << 20,
+        position=3,
+        num_wanted=9,
+    )
+    assert describe(replace(report, state="running")) == (
+        "downloading shard.00012.mds (1 MB of 4 MB; 9 files queued), 41 MB/s"
+    )
+    assert "after 3 others" in describe(replace(report, state="queued"))
+    assert "room" in describe(replace(report, state="waiting_for_space"))

@@ -1,9 +1,8 @@
-"""A file is there if it is the one that was put there: every other one is none. Locks on files end by themselves."""
+"""A file is there if it is the one that was put there: every other one is none."""
 
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cachedir.lock import is_still_at, lock_within, open_locked, try_hold
 from penstock.cachedir.presence import FileStamp, ShardStamp, are_unchanged, look, status_if_unchanged
-from penstock.errors import BadIndexError, LockTimeoutError
+from penstock.errors import BadIndexError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+
 NUMBERS = st.integers(0, 2**63 - 1)
+
+
 FILES = st.lists(st.builds(FileStamp, st.just("a"), st.integers(0, 100), NUMBERS, NUMBERS), min_size=1, max_size=4)
 
 
@@ -105,54 +106,3 @@ def test_a_file_in_a_folder_that_became_a_link_is_not_there(tmp_path: Path) -> N
     assert not are_unchanged(directory, [stamp])
     with pytest.raises(BadIndexError):
         look(directory, "below/a")
-
-
-# --- Locks --------------------------------------------------------------------------------------------------
-
-
-def test_many_may_share_a_lock_or_one_has_it_alone(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.touch()
-    readers = [open_locked(path, is_shared=True) for _ in range(2)]
-    assert all(readers)
-    assert open_locked(path) is None
-    for reader in readers:
-        assert reader is not None
-        reader.close()
-    alone = open_locked(path)
-    assert alone is not None
-    assert open_locked(path, is_shared=True) is None
-    alone.close()
-
-
-def test_a_lock_on_a_file_that_lost_its_name_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    old = try_hold(path)
-    assert old is not None
-    assert is_still_at(path, os.fstat(old.number))
-    path.unlink()  # somebody deleted the whole folder
-    assert not is_still_at(path, os.fstat(old.number))
-    new = try_hold(path)
-    assert new is not None
-    assert not is_still_at(path, os.fstat(old.number))
-    old.close()
-    new.close()
-
-
-def test_whoever_waits_for_a_lock_gets_it_or_is_told_who_is_in_the_way(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    held = lock_within(path, 1)
-    with pytest.raises(LockTimeoutError, match=r"another process has held .*lock for more than 0\.05 s"):
-        lock_within(path, 0.05)
-    is_waiting = threading.Event()
-
-    def wait() -> None:
-        is_waiting.set()
-        lock_within(path, 30).close()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert is_waiting.wait(30)
-    held.close()
-    thread.join(30)
-    assert not thread.is_alive()
