@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from penstock.caching import list_cache as list_cache
     from penstock.caching import prune_cache as prune_cache
     from penstock.caching import warm_cache as warm_cache
+    from penstock.counters import Stats as Stats
     from penstock.data.dataset import StreamingDataset as StreamingDataset
     from penstock.data.local import LocalDataset as LocalDataset
-    from penstock.data.stats import Stats as Stats
     from penstock.data.stream import Stream as Stream
     from penstock.errors import PenstockError as PenstockError
     from penstock.errors import TransformError as TransformError

@@ -8,27 +8,29 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from penstock.cache.progress import leave_lines_to_others
-from penstock.data.collate import keep_small_tensors_inside
+from penstock.counters import open_counters
 from penstock.data.getitem import nest, resolve_flat, resolve_ids
-from penstock.data.in_place.identity import adopt_revisions
+from penstock.data.identity import adopt_revisions
 from penstock.data.mosaic_names import MosaicNames
 from penstock.data.open_streams import open_streams
 from penstock.data.pass_readers import PassReaders, is_worker_state
-from penstock.data.run_state import Planner, RunState, advise
-from penstock.data.seat import is_worker, worker_of
+from penstock.data.ranks import is_worker, worker_number, worker_of
+from penstock.data.run_state import Planner, RunState
 from penstock.data.settings import DatasetSettings
 from penstock.data.sources.methods import SourceMethods
-from penstock.data.stats import open_counters
-from penstock.data.stock_loader import IterableDataset, refuse_resharding, warn_of_other_batches
-from penstock.data.stream import apply_defaults, fill_weights, gather_streams, name_streams
+from penstock.data.stream import apply_defaults, fill_weights, gather_streams
+from penstock.data.torch_loaders import (
+    IterableDataset,
+    keep_small_tensors_inside,
+    refuse_resharding,
+    warn_of_other_batches,
+)
 from penstock.errors import ConfigError, FetcherError, SampleIndexError
 from penstock.interrupts import cut_short, trims_traceback
 from penstock.order.state_fields import MOST, check_fields
 from penstock.processes import end_with_parent
 from penstock.reading.collected_rows import SOON
-from penstock.reading.skip import UnreadableSample, make_each
-from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
+from penstock.reading.transforms import SampleTransforms, UnreadableSample, check_transform, make_columns, make_each
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
@@ -180,18 +182,23 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         reading = settings.reading
         self.predownload, self.cache_limit, self.on_error = reading.predownload, reading.cache_limit, reading.on_error
         self.replication = settings.seat.replication
-        self.counters = open_counters(len(self.streams))
+        self.counters = open_counters(len(self.streams), worker_number)
         self._opened = open_streams(self.streams, settings.decoding, reading.cache_limit, self.counters)
         source, first_ids = self._opened.source, self._opened.first_ids
-        names = name_streams(self.streams)
-        shards = self._opened.describe(names, self.streams)
+        shards = [stream.describe() for stream in self._opened.streams]
         self.epoch_size = fill_weights(self.streams, shards, settings.order)
-        advise_on = partial(advise, source, reading.cache_limit, self._opened.index_bytes)
-        planner = Planner(shards, settings.order, allow_mix_change=self._allow_mix_change, advise=advise_on)
+        planner = Planner(
+            shards,
+            settings.order,
+            allow_mix_change=self._allow_mix_change,
+            source=source,
+            cache_limit=reading.cache_limit,
+            index_bytes=0 if self._opened.cache is None else self._opened.cache.index_bytes,
+        )
         of_streams = [stream.sample_transform for stream in self.streams]
         transforms = SampleTransforms(source, first_ids, of_streams, self._sample_transform)
         self._transforms = transforms if transforms.are_any else None
-        self.run = RunState(planner, settings.seat, batch_size, self._opened.identity(names, self.streams))
+        self.run = RunState(planner, settings.seat, batch_size, self._opened.identity())
         self.readers = PassReaders(self.run, source, first_ids, reading, self.counters)
 
     def __repr__(self) -> str:
@@ -276,6 +283,8 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
             end_with_parent()
             keep_small_tensors_inside(self.counters)
             if worker_of()[0] != 0:
+                from penstock.cache.progress import leave_lines_to_others
+
                 leave_lines_to_others()
             return chain.from_iterable(self._to_the_end(self._watched(self._begin_pass(number))))
         return chain.from_iterable(self._begin_later(number))
@@ -296,7 +305,8 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         """Yield the pieces of a worker's pass; the worker may end with it, so it hears now of all it has caused."""
         yield from pieces
         with suppress(FetcherError):  # no pass shall fail for the sake of its counts
-            self._opened.refresh_counts()
+            if self._opened.cache is not None:
+                self._opened.cache.refresh_counts()
 
     def _begin_pass(self, number: int | None) -> Iterator[Iterator[Any]]:
         """Return what this process yields in a pass, samples or batches by column, in pieces to be laid end to end."""

@@ -15,8 +15,7 @@ from penstock.order.state_fields import COUNT, check_fields
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.counters import Counters
-    from penstock.data.stats import LoopStats
+    from penstock.counters import Counters, LoopStats
     from penstock.episodes.source import EpisodeSource
 
 _Counts = TypeVar("_Counts", StreamStats, WorkerStats, "EpisodeStats")

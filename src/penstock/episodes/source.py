@@ -25,8 +25,8 @@ from penstock.episodes.samples import (
 from penstock.episodes.upcoming import ClipKey
 from penstock.errors import CorruptShardError
 from penstock.order.lru import LRU
-from penstock.reading.skip import SKIPPED
 from penstock.reading.source import FunctionReader, OpenShard, Source
+from penstock.reading.transforms import SKIPPED
 from penstock.thread_times import reading_inside
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ class StreamFiles:
 class ShardTable(Source):
     """The shards of all streams that lie in stores and folders, by number, the streams laid end to end."""
 
-    def __init__(self, streams: Sequence[StreamFiles], cache: Cache) -> None:
+    def __init__(self, streams: Sequence[StreamFiles], cache: Cache | None) -> None:
         self.streams = tuple(streams)
         self.cache = cache
         lengths = [files.index.lengths for files in self.streams]
@@ -81,7 +81,7 @@ class ShardTable(Source):
         files = self.streams[stream]
         if files.in_place is not None and (files.cached is None or files.in_place.is_raw(info)):
             return OpenShard(files.in_place.open_shard(info, files.options))
-        if files.cached is None:
+        if files.cached is None or self.cache is None:
             raise ConfigError(f"stream {stream} has neither a folder nor a store")
         lease = self.cache.lease(files.cached, number, f"shard {shard + 1}/{len(self.spans)}")
         try:
@@ -98,7 +98,8 @@ class ShardTable(Source):
             files = self.streams[stream]
             if files.cached is not None and not (files.in_place is not None and files.in_place.is_raw(info)):
                 wanted.append((files.cached, number, ahead))
-        self.cache.expect(wanted)
+        if self.cache is not None:
+            self.cache.expect(wanted)
 
     def cached_shards(self, shards: Int64Array | None) -> Iterator[tuple[int, list[int]]]:
         """Number some shards, or all, that are not simply read where they lie, by their stream in the cache."""
@@ -113,7 +114,7 @@ class ShardTable(Source):
 
     def row_reader(self) -> RowReader | None:
         """Return what fetches a few rows alone."""
-        return RangedRows(self) if self.is_fetched else None
+        return None if self.cache is None else RangedRows(self, self.cache)
 
     def fetched_rows(self, shard: int) -> FetchedRows | None:
         """Describe a shard that may be read in parts from its store; None: it lies in a folder, or is checked whole."""
@@ -125,7 +126,7 @@ class ShardTable(Source):
 
     def share_limit(self, holder: ShareListener) -> None:
         """Let those who share the cache limit what is kept open of it."""
-        if self.is_fetched:
+        if self.cache is not None:
             self.cache.keep(holder)
 
     def describe_shard(self, shard: int) -> str:
@@ -135,12 +136,13 @@ class ShardTable(Source):
 
     def close(self) -> None:
         """Hang up on the fetcher."""
-        self.cache.close()
+        if self.cache is not None:
+            self.cache.close()
 
     @property
     def is_fetched(self) -> bool:
         """Whether any shard is not simply read where it lies."""
-        return bool(self.cache.streams)
+        return self.cache is not None
 
     @cached_property
     def sizes(self) -> Int64Array:
@@ -191,8 +193,8 @@ class FetchedRows(NamedTuple):
 class RangedRows:
     """Reads rows of a table by ranges for as long as that is less than fetching their shards."""
 
-    def __init__(self, table: ShardTable) -> None:
-        self._table, self._cache = table, table.cache
+    def __init__(self, table: ShardTable, cache: Cache) -> None:
+        self._table, self._cache = table, cache
         self._num_read: dict[int, int] = {}
 
     def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
