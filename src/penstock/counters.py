@@ -213,7 +213,9 @@ class Stats(WorkerStats):
     streams: tuple[StreamStats, ...] = ()
     workers: Mapping[str, WorkerStats] = field(default_factory=dict)  # with `by_worker=True`: "0", "1", …, and "main"
     loop: LoopStats | None = None  # None: a loader other than `StreamingDataLoader` hides it
-    uncounted_bytes: int = 0  # that indexes and tables take in its cache folders besides what `cache_limit` counts
+    uncounted_bytes: int = (
+        0  # that tables and copies of indexes take in its cache folders besides what `cache_limit` counts
+    )
     node: NodeStats = field(default_factory=NodeStats)  # zeros as long as nothing had to be fetched
 
     def flat(self) -> dict[str, float]:

@@ -17,7 +17,6 @@ from penstock.data.pass_readers import PassReaders, is_worker_state
 from penstock.data.ranks import is_worker, worker_number, worker_of
 from penstock.data.run_state import Planner, RunState
 from penstock.data.settings import DatasetSettings
-from penstock.data.sources.methods import SourceMethods
 from penstock.data.stream import apply_defaults, fill_weights, gather_streams
 from penstock.data.torch_loaders import (
     IterableDataset,
@@ -31,6 +30,7 @@ from penstock.order.state_fields import MOST, check_fields
 from penstock.processes import end_with_parent
 from penstock.reading.collected_rows import SOON
 from penstock.reading.transforms import SampleTransforms, UnreadableSample, check_transform, make_columns, make_each
+from penstock.sources.fluent_verbs import FluentVerbs
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
@@ -39,14 +39,21 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import Self
 
+    from penstock.data.sources.dataset_source import DatasetShardedSource, ShardNames
     from penstock.data.stream import Stream
     from penstock.formats.encodings.base import ImageDecoder
     from penstock.order.mosaic.rules import MosaicVersion, SamplingMethod
     from penstock.order.plan import BatchingMethod, EpochEnd
     from penstock.order.schedule import MixSchedule
     from penstock.reading.pass_reader import MakeSamples
+    from penstock.reading.source import Source
     from penstock.reading.transforms import BatchTransform, SampleTransform
     from penstock.scan.patterns import Given
+    from penstock.sources.base import TransformedShardedSource
+    from penstock.sources.iterators import SampleIterator
+    from penstock.sources.shard_info import ShardCount, ShardInfo
+    from penstock.sources.transforming import WorkerKind
+    from penstock.sources.transforms import AnySourceTransform
     from penstock.types import Columns, Int64Array
 
     Numbers = slice | Sequence[int] | Int64Array
@@ -54,7 +61,7 @@ if TYPE_CHECKING:
 _STREAMS_SHOWN = 3
 
 
-class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
+class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, IterableDataset[Any]):
     """A dataset in a store or on disk: iterate over it, or read any sample by its number.
 
         dataset = StreamingDataset(remote="s3://bucket/train", local="/tmp/train", shuffle=True)
@@ -169,6 +176,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         self.streams = gather_streams(streams, remote, local, split, stream_name, stream_config)
         apply_defaults(self.streams, settings.stream_defaults)
         self.columnar = columnar
+        self._shard_names: ShardNames | None = None
         check_transform(batch_transform, "batch_transform")
         self.make_columns = None if batch_transform is None else partial(make_columns, batch_transform)
         self._sample_transform, self._allow_mix_change = sample_transform, allow_mix_change
@@ -391,6 +399,59 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
             self._opened.source.close()
             self._open(self._settings, self.batch_size)
         self.run.load(obj)
+
+    # --- As a source: shards by name, and transforms that give sources ----------------------------------------
+
+    def as_source(self) -> DatasetShardedSource:
+        """Return the samples as a `ShardedSource`: all of them once, as they are stored, with transforms applied.
+
+        Weights, shuffling and ranks do not count there. Whatever takes a source takes the dataset itself, too.
+        """
+        from penstock.data.sources.dataset_source import DatasetShardedSource, ShardNames  # seldom needed
+
+        if self._shard_names is None or self._shard_names.opened is not self._opened:
+            self._shard_names = ShardNames(self._opened, self.streams)
+        return DatasetShardedSource(self, self._shard_names)
+
+    def as_stream_source(self, columns: tuple[str, ...] | None = None, limit_bytes: int | None = None) -> Source:
+        """Return this dataset as a stream of another one: `Stream(source=...)` calls it."""
+        return self.as_source().as_stream_source(columns, limit_bytes)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The names of the shards, which `open_shard` takes."""
+        return self.as_source().shard_names
+
+    @property
+    def num_shards(self) -> ShardCount:
+        """The number of shards of all streams; may also be called."""
+        from penstock.sources.shard_info import ShardCount
+
+        return ShardCount(len(self._opened.source.spans))
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        """Return what is known of a shard."""
+        return self.as_source().get_shard_info(shard_name)
+
+    def open_shard(self, shard_name: str) -> SampleIterator:
+        """Open a shard at its beginning."""
+        return self.as_source().open_shard(shard_name)
+
+    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+        """Open a shard at a row."""
+        return self.as_source().open_shard_at_row(shard_name, row)
+
+    def iter_shards(
+        self, shard_indices: Sequence[int] | None = None, start_shard: int = 0, start_row: int = 0
+    ) -> SampleIterator:
+        """Read shards one after the other, as they are stored."""
+        return self.as_source().iter_shards(shard_indices, start_shard, start_row)
+
+    def transform(
+        self, transform: AnySourceTransform, *, num_workers: int = 0, worker_kind: WorkerKind = "thread"
+    ) -> TransformedShardedSource:
+        """Apply a transform, or several joined with `>>`, to each sample as it is read."""
+        return self.as_source().transform(transform, num_workers=num_workers, worker_kind=worker_kind)
 
     # --- Looking in, and leaving ------------------------------------------------------------------------------
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.cache import Cache
-from penstock.cache.proxied import open_proxied
+from penstock.cache.proxied import lend_proxied, open_proxied
 from penstock.cachedir.editions import Edition
 from penstock.data.stream import Stream
 from penstock.data.stream_files import LocalFiles, cached_stream, files_of
 from penstock.formats.parts import open_files
-from penstock.index.catalog import INDEX_NAME, parse_index
+from penstock.index.catalog import parse_index
 from penstock.index.files_json import STORED_NAME
-from penstock.index.paths import resolve_inside
+from penstock.index.paths import INDEX_NAME, resolve_inside
 from penstock.reading.local_folder import read_local_index
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
@@ -56,13 +56,8 @@ class StoredDataset:
             folder = Path(url).expanduser() if url_scheme(url) is None else LocalStore.from_url(url).root
             yield cls(folder, str(folder))
             return
-        store = open_proxied(url, storage_options)
-        try:
+        with lend_proxied(url, storage_options) as store:
             yield cls(store, shown_url(url))
-        finally:
-            close = getattr(store, "close", None)
-            if close is not None:
-                close()
 
     def read_index(self) -> Index:
         """Read the index as it is now."""

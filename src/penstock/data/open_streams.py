@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.data.stream import Stream
     from penstock.formats.base import ReadOptions
     from penstock.index.model import Index
-    from penstock.reading.shard_table import InPlace
+    from penstock.reading.local_folder import InPlace
     from penstock.types import Int64Array
     from penstock.wire.settings import CachedStream
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.codecs.digest import check_hashes
 from penstock.errors import ConfigError
-from penstock.index.catalog import INDEX_NAME
+from penstock.index.paths import INDEX_NAME
 from penstock.order.make_plan import count_epoch
 from penstock.order.weights import StreamWeight
 from penstock.reading.source import ReadsFiles

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.data.stream import Stream
     from penstock.formats.base import ReadOptions, ShardReader
     from penstock.index.model import Index, ShardInfo
-    from penstock.reading.shard_table import InPlace
+    from penstock.reading.local_folder import InPlace
 
 _SHARDS_LOOKED_AT = 8
 

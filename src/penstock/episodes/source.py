@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.cache.shares import ShareListener
-    from penstock.counters import Counters
-    from penstock.data.stats import Stats
+    from penstock.counters import Counters, Stats
     from penstock.episodes.clips import FetchedClips
     from penstock.episodes.decoders import DecodedFrames, Videos
     from penstock.episodes.episode_table import ChosenFrames

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from penstock.blocks.worker_threads import WorkerThreads
 from penstock.codecs.compress import reading_codec
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.base import GuessesRows, get_format
@@ -19,31 +18,14 @@ from penstock.reading.source import OpenShard, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from penstock.cache.cache import Cache
     from penstock.cache.shares import ShareListener
     from penstock.formats.base import ReadOptions, RowRanges, ShardReader
     from penstock.index.model import Index, ShardInfo
+    from penstock.reading.local_folder import InPlace
     from penstock.reading.source import RowReader
     from penstock.types import Int64Array, Place, Span
-
-
-class InPlace(Protocol):
-    """Shards that can be read where they lie, on this machine."""
-
-    @property
-    def path(self) -> Path:
-        """The folder that names are told below."""
-        ...
-
-    def is_raw(self, info: ShardInfo) -> bool:
-        """Return whether a shard lies there as it is read."""
-        ...
-
-    def open_shard(self, info: ShardInfo, options: ReadOptions) -> ShardReader:
-        """Open a shard, checking that it is what the index says."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,22 +267,9 @@ _MOST_THREADS = 32
 
 
 def ask_all(questions: Sequence[Callable[[], T]]) -> list[T]:
-    """Return all answers in order; the first error is raised.
-
-    Whoever is interrupted leaves at once. A pool of threads would be waited for then, at the latest when the process
-    ends, and these may wait long for a store that is away.
-    """
-    answers: list[Future[T]] = [Future() for _ in questions]
-    pairs = list(zip(questions, answers, strict=True))
-    for first in range(min(len(pairs), _MOST_THREADS)):
-        share = pairs[first::_MOST_THREADS]
-        threading.Thread(target=_answer, args=(share,), name="penstock-ranges", daemon=True).start()
-    return [answer.result() for answer in answers]
-
-
-def _answer(share: Sequence[tuple[Callable[[], T], Future[T]]]) -> None:
-    for question, answer in share:
-        try:
-            answer.set_result(question())
-        except BaseException as error:  # noqa: BLE001  raised where the answer is waited for
-            answer.set_exception(error)
+    """Return all answers in order; the first error is raised. An interrupt leaves at once, whatever is waited for."""
+    threads = WorkerThreads(min(len(questions), _MOST_THREADS), "penstock-ranges")
+    try:
+        return [answer.result() for answer in [threads.submit(question) for question in questions]]
+    finally:
+        threads.shutdown()

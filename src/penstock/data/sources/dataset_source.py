@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from penstock.data.local import rows_at_once
 from penstock.reading.local_folder import LocalFolder
+from penstock.reading.schedule import rows_at_once
 from penstock.reading.source import JoinedSources, ShardRange, fetched_by, mean_sizes
 from penstock.sources.base import ShardedSource
 from penstock.sources.shard_info import ShardInfo
