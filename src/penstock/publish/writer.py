@@ -15,10 +15,10 @@ from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index, dump_layout
 from penstock.interrupts import WaitingFor, cut_short
 from penstock.publish.present import find_present, remove_others, renumber
-from penstock.publish.progress_bar import ProgressBar
 from penstock.publish.shard_queue import PendingShard, ShardQueue
 from penstock.publish.sizes import DEFAULT_SIZE_LIMIT, check_size_limit, hand_over_at, is_full, next_number, shard_name
 from penstock.publish.target import open_files
+from penstock.status_line import ProgressBar
 from penstock.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -173,7 +173,8 @@ class Writer:
                 index = Index((*self._old.shards, *self._queue.results()))
             self._target.publish(dump_index(index))
             if self._progress is not None:
-                self._progress.close(self._num_samples, self._done_bytes)
+                self._progress.update(self._num_samples, self._done_bytes)
+                self._progress.close()
         except KeyboardInterrupt as interrupt:
             self._target.stop()  # else closing would wait for uploads that are not wanted any more
             log.warning(self._describe_orphans())
