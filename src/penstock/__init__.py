@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from penstock.pipeline import save_dataset as save_dataset
     from penstock.pipeline import tokenize_and_save as tokenize_and_save
     from penstock.publish.merge_index import merge_index as merge_index
-    from penstock.publish.writers import CSVWriter as CSVWriter
-    from penstock.publish.writers import JSONWriter as JSONWriter
-    from penstock.publish.writers import MDSWriter as MDSWriter
-    from penstock.publish.writers import TSVWriter as TSVWriter
-    from penstock.publish.writers import XSVWriter as XSVWriter
+    from penstock.publish.writer import CSVWriter as CSVWriter
+    from penstock.publish.writer import JSONWriter as JSONWriter
+    from penstock.publish.writer import MDSWriter as MDSWriter
+    from penstock.publish.writer import TSVWriter as TSVWriter
+    from penstock.publish.writer import XSVWriter as XSVWriter
     from penstock.robots import *
     from penstock.robots import LeRobotWriter as LeRobotWriter
     from penstock.robots import StreamingLeRobotDataset as StreamingLeRobotDataset
