@@ -12,7 +12,6 @@ import numpy as np
 
 from penstock.blocks.block import join_columns
 from penstock.errors import ConfigError, CorruptShardError, IndexFieldError
-from penstock.formats.base import check_projection
 from penstock.formats.files import FileFormat, ScannedFile
 from penstock.formats.lines.columns import to_column
 from penstock.formats.lines.cut import NEWLINE, BadRow, FoundLines, QuotedRowFinder
@@ -67,7 +66,7 @@ class CSVFileFormat(FileFormat):
     def check(self, layout: ShardLayout, options: ReadOptions) -> None:
         """Refuse unknown types, and columns that are not there."""
         _check_types({column.name: column.encoding for column in layout.columns})
-        check_projection(layout, options)
+        super().check(layout, options)
 
     def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
         """Open a span of rows."""

@@ -12,7 +12,6 @@ import numpy as np
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.stream import STREAM_SUFFIXES
 from penstock.errors import ColumnTypeError, ColumnValueError, ConfigError, CorruptShardError
-from penstock.formats.base import check_projection
 from penstock.formats.files import FileFormat, ScannedFile
 from penstock.formats.lines.columns import to_columns
 from penstock.formats.lines.cut import RETURN, BadRow, LineFinder
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ReadOptions
     from penstock.formats.files import FileBytes, StoredObject
     from penstock.formats.lines.cut import RowBlock
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.index.model import ShardInfo
     from penstock.types import Columns, Sample
 
 
@@ -50,10 +49,6 @@ class JSONLinesFormat(FileFormat):
         names = _names_in(scan.head(), file.name)
         shards = to_shards(spans, file, scan.num_bytes)
         return ScannedFile(tuple(Column(name, _ENCODING) for name in names), shards)
-
-    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
-        """Refuse to read columns that no row was seen to have."""
-        check_projection(layout, options)
 
     def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
         """Open a span of lines."""

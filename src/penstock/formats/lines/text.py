@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import CorruptShardError
-from penstock.formats.base import check_projection
 from penstock.formats.files import FileFormat, ScannedFile
 from penstock.formats.lines.cut import BadRow, LineFinder
 from penstock.formats.lines.reader import LineReader
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ReadOptions
     from penstock.formats.files import FileBytes, StoredObject
     from penstock.formats.lines.cut import RowBlock
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.index.model import ShardInfo
     from penstock.types import Columns, Sample
 
 COLUMN = "text"
@@ -37,10 +36,6 @@ class TextFileFormat(FileFormat):
             raise CorruptShardError(f"{file.name} contains null bytes: it is not text, or not UTF-8", path=file.name)
         shards = to_shards(spans, file, scan.num_bytes)
         return ScannedFile((Column(COLUMN, "str"),), shards)
-
-    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
-        """Refuse to read columns that are not there."""
-        check_projection(layout, options)
 
     def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
         """Open a span of lines."""
