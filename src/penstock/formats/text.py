@@ -152,7 +152,7 @@ class TextReader:
 
     def close(self) -> None:
         """Unmap the shard."""
-        self._offsets = None  # it points into the mapping, which closes only when nobody does
+        self._offsets = None  # it points into the mapping, which closes only when nothing does
         self._num_samples = 0
         for part in (self._data, self._meta):
             release(part)
