@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from penstock import AsyncDataLoader, ParquetShardedSource
-from penstock.sources.iterators import RowIterator
-from penstock.sources.shuffling import ShuffledIterator
+from penstock.sources.iterators import RowStage, SampleIterator
+from penstock.sources.shuffling import ShuffledStage
 
 FILES, ROWS, TOKENS, BATCH = 100, 2000, 256, 256
 SIZES = (None, 1000, 10_000, 100_000)
@@ -64,8 +64,8 @@ def reservoir(count: int, size: int, seed: int) -> np.ndarray:
 
 def ours(count: int, size: int, seed: int) -> np.ndarray:
     """Return the order that a buffer of penstock makes."""
-    samples = RowIterator(lambda row: iter([[{"x": x} for x in range(row, count)]]))
-    return np.array([sample["x"] for sample in ShuffledIterator(samples, num_rows=size, key=seed)])
+    rows = RowStage(lambda row: iter([[{"x": x} for x in range(row, count)]]))
+    return np.array([sample["x"] for sample in SampleIterator(ShuffledStage(rows, num_rows=size, key=seed))])
 
 
 def compare(count: int, size: int, num_seeds: int = 10) -> None:

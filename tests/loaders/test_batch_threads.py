@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.loaders.batch_threads import make_batches
+from penstock.loaders.threads import make_batches
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator

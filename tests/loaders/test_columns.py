@@ -44,25 +44,25 @@ class SamplesOnly(ShardedSource):
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
         return self._source.get_shard_info(shard_name)
 
-    def open_shard_at_row(self, shard_name: str, row: int = 0) -> Any:
-        return _Samples(self._source.open_shard_at_row(shard_name, row))
+    def open_stage(self, shard_name: str, row: int = 0) -> Any:
+        return _Samples(self._source.open_stage(shard_name, row))
 
 
 class _Samples:
     def __init__(self, rows: Any) -> None:
         self._rows = rows
 
-    def read_block(self, at_least: int = 1, at_most: int = 1 << 62) -> Block:
-        block: Block = self._rows.read_block(at_least, at_most)
+    def next(self) -> Block:
+        block: Block = self._rows.next()
         block.samples()
         return block
 
-    def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._rows.state_dict()
+    def get_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._rows.get_state()
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._rows.load_state_dict(state)
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._rows.set_state(state)
 
     def close(self) -> None:
         self._rows.close()
@@ -200,10 +200,10 @@ def lists(count: int) -> pa.Table:
 def test_rows_without_transforms_stay_columns(tmp_path: Path) -> None:
     pq.write_table(lists(3000), tmp_path / "0.parquet")
     rows = ParquetShardedSource(tmp_path).open_shard(str(tmp_path / "0.parquet"))
-    assert rows.read_block(2000, 2000).is_columnar
+    assert rows.take_block(2000).is_columnar
     assert next(rows)["id"] == 2000
     assert rows.take(2)[1]["id"] == 2002
-    assert not rows.read_block(1, 1).is_columnar  # of this block, samples were made
+    assert not rows.take_block(1).is_columnar  # of this block, samples were made
     assert rows.state_dict()["row"] == 2004
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from benchmarks.shuffle_buffer import reservoir
 
-from penstock.sources.iterators import RowIterator
-from penstock.sources.shuffling import ShuffledIterator
+from penstock.sources.iterators import RowStage, SampleIterator
+from penstock.sources.shuffling import ShuffledStage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from penstock.types import Int64Array
 
 
-def buffer_over(count: int, size: int, key: int = 1, **options: Any) -> ShuffledIterator:
+def buffer_over(count: int, size: int, key: int = 1, **options: Any) -> SampleIterator:
     def open_rows(row: int) -> Iterator[list[Any]]:
         for begin in range(row, count, 10):
             yield [{"x": x, "text": "a" * 100} for x in range(begin, min(begin + 10, count))]
 
-    return ShuffledIterator(RowIterator(open_rows), num_rows=size, key=key, **options)
+    return SampleIterator(ShuffledStage(RowStage(open_rows), num_rows=size, key=key, **options))
 
 
-def order_of(samples: ShuffledIterator) -> Int64Array:
+def order_of(samples: SampleIterator) -> Int64Array:
     order = [sample["x"] for sample in samples]
     assert sorted(order) == list(range(len(order)))
     return np.array(order)
@@ -69,7 +69,7 @@ def test_a_buffer_holds_its_size_and_what_it_reads(size: int, most: int) -> None
         for _ in range(row, 6 * size):
             yield [{"x": Tracked()}]
 
-    samples = ShuffledIterator(RowIterator(open_rows), num_rows=size, key=1)
+    samples = SampleIterator(ShuffledStage(RowStage(open_rows), num_rows=size, key=1))
     counts = []
     while samples.take(1):
         counts.append(len(alive))

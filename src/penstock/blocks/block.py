@@ -7,7 +7,7 @@ random numbers are computed in one place. Which form a block has never shows in 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from functools import lru_cache, partial
 from itertools import accumulate
 from operator import itemgetter
@@ -68,12 +68,26 @@ class Block:
         """Return the rows from one on, up to another or to the end."""
         if not begin and end >= self._num_rows:
             return self
-        after = partial(_after_more, self.after, begin) if begin and self.after is not None else self.after
+        if begin >= self._num_rows:
+            return Block(after=self._after_rows(begin))
+        after = self._after_rows(begin)
         if self._samples is not None:
             return Block(self._samples[begin:end], after=after)
         assert self._columns is not None  # noqa: S101
         columns = {name: values[begin:end] for name, values in self._columns.items()}
         return Block(None, columns, min(end, self._num_rows) - begin, after)
+
+    def _after_rows(self, first: int) -> PositionAfter | None:
+        after = self.after
+        if not first or after is None:
+            return after
+        if isinstance(after, partial) and after.func is _after_more:  # one call, however often a block is cut
+            return partial(_after_more, after.args[0], after.args[1] + first)
+        return partial(_after_more, after, first)
+
+    def split(self, num_rows: int) -> tuple[Block, Block]:
+        """Return so many of the rows, or all, and those that are left."""
+        return self.cut(0, num_rows), self.cut(min(num_rows, self._num_rows), self._num_rows)
 
     def pick(self, places: Int64Array) -> Block:
         """Return copies of the rows at these places, in this order; memory of the others can be freed then."""
@@ -127,7 +141,7 @@ def _positions(parts: Sequence[Block]) -> PositionAfter | None:
 
 
 def _position_in_parts(parts: Sequence[tuple[int, PositionAfter]], given: int) -> dict[str, Any]:
-    before, after = parts[bisect_right(parts, given, key=itemgetter(0)) - 1]
+    before, after = parts[max(0, bisect_left(parts, given, key=itemgetter(0)) - 1)]  # that of the row given last
     return after(given - before)
 
 

@@ -2,51 +2,125 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from penstock.errors import ConfigError, SampleIndexError
-from penstock.order.state_fields import refuse
+from penstock.blocks.block import Block
+from penstock.errors import ConfigError, ResumeError, SampleIndexError
+from penstock.order.state_fields import COUNT, check_fields, refuse, shown
 
 if TYPE_CHECKING:
-    from penstock.blocks.block import Block
-    from penstock.order.state_fields import Fields
+    from collections.abc import Mapping
 
 State = dict[str, Any]
 
+_MOST_BLOCKS_GIVEN = 1024  # after a position: following a damaged state could take for ever
+
 
 class Stage(Protocol):
-    """Makes blocks: a file that is read in order, a transform, a mix, a shuffle buffer."""
+    """Makes blocks: a file that is read in order, a transform, a mix, a shuffle buffer.
 
-    @property
-    def state_fields(self) -> Fields:
-        """The fields of its states, which are checked before it is given one."""
-        ...
+    Each block has positions (`Block.after`). They are exact: how many rows came together never shows in them.
+    """
 
     def next(self) -> Block:
-        """Return the next rows, as many as it is good to read at once; none where they end.
-
-        How many these are may depend on how fast they come. So either a block always begins at the same places, or its
-        positions (`Block.after`) do not tell where it began.
-        """
+        """Return the next rows, as many as it is good to read at once; none where they end."""
         ...
 
     def get_state(self) -> State:
-        """Return the position where the next block begins, as plain JSON values."""
+        """Return the position after the rows given last, as plain JSON values."""
         ...
 
     def set_state(self, state: State) -> None:
-        """Go to where a block may begin."""
+        """Go to a position, which may be damaged; one with `given` is for `resume`."""
         ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A stage that has something to close."""
 
     def close(self) -> None:
         """Close what is open; it is of no use afterwards."""
         ...
 
 
-def count_after(start: State, given: int) -> State:
-    """Describe a position by where some rows begin that are read at once, and how many of them come before it."""
-    return {**start, "given": given} if given else start
+def close(stage: object) -> None:
+    """Close a stage, or an iterator, that has something to close."""
+    if isinstance(stage, Closes):
+        stage.close()
+
+
+def counted(block: Block, start: State, end: State) -> Block:
+    """Return a block whose positions count its rows from where it begins; behind the last one is another position."""
+    return block.at(partial(_count_after, start, end, len(block)))
+
+
+def _count_after(start: State, end: State, num_rows: int, given: int) -> State:
+    return end if given == num_rows else {**start, "given": given} if given else start
+
+
+def resume(stage: Stage, state: Mapping[str, Any]) -> Block:
+    """Go to a position, also to one that counts from where a block begins, and return what is left of this block."""
+    given = check_fields(state, {"given?": COUNT}, "an iterator over samples").get("given") or 0
+    stage.set_state({name: value for name, value in state.items() if name != "given"})
+    try:
+        skipped, rest = skip_rows(stage, given, _MOST_BLOCKS_GIVEN)
+    except SampleIndexError as error:
+        raise unfit(error) from error.__cause__
+    if skipped < given:
+        raise refuse("given", given, f"a number of samples that there are after {shown(state)}")
+    return rest
+
+
+def unfit(error: SampleIndexError) -> ResumeError:
+    """Make the error for a state whose row is not there."""
+    return ResumeError(f"the state does not fit: {error}", **error.facts)
+
+
+def skip_rows(stage: Stage, count: int, most_blocks: int = sys.maxsize) -> tuple[int, Block]:
+    """Pass over so many rows, fewer where they end; return how many these were, and what is left of their block."""
+    skipped, rest = 0, Block()
+    for _ in range(most_blocks):
+        if skipped == count or not len(block := stage.next()):
+            break
+        _, rest = block.split(count - skipped)
+        skipped += len(block) - len(rest)
+    return skipped, rest
+
+
+class BegunStage:
+    """Rows that were read of a stage already, and then all that comes after them."""
+
+    def __init__(self, rest: Block, stage: Stage) -> None:
+        self._rest, self._stage = rest, stage
+
+    def next(self) -> Block:
+        """Return the rest, or the next rows."""
+        rest, self._rest = self._rest, Block()
+        return rest if len(rest) else self._stage.next()
+
+    def get_state(self) -> State:
+        """Return the position after the rows given last."""
+        return self._stage.get_state() if self._rest.after is None else self._rest.after(0)
+
+    def set_state(self, state: State) -> None:
+        """Go to a position."""
+        self._rest = Block()
+        self._stage.set_state(state)
+
+    def close(self) -> None:
+        """Close the stage."""
+        close(self._stage)
+
+
+def open_at_row(stage: Stage, name: str, row: int) -> Stage:
+    """Return a stage from one of its rows on; to get there, all rows before it are read."""
+    skipped, rest = skip_rows(stage, row)
+    check_row(name, row, row if skipped == row else skipped)
+    return BegunStage(rest, stage) if row else stage
 
 
 def row_after(row: int, given: int) -> State:

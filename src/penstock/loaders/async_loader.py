@@ -6,12 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from penstock.blocks.worker_threads import WorkerThreads
-from penstock.data.ranks import find_seat
+from penstock.data.seat import find_seat
 from penstock.errors import ConfigError
 from penstock.loaders.collate import collate_batch, takes_rows
-from penstock.loaders.counting import LoopClock
+from penstock.loaders.loop_clock import LoopClock
 from penstock.loaders.placement import find_placement
 from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings
+from penstock.loaders.threads import make_batches
 from penstock.sources.base import ShardedSource
 from penstock.units import check_whole, parse_bytes
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
     from penstock.blocks.block import Block
-    from penstock.counters import LoopStats
     from penstock.data.dataset import StreamingDataset
+    from penstock.data.stats import LoopStats
     from penstock.loaders.indexed_passes import IndexedPasses
     from penstock.types import Sample
 
@@ -124,12 +125,26 @@ class AsyncDataLoader:
     def __iter__(self) -> Generator[Any]:
         """Begin the next pass, or go on where a loaded state says."""
         self._is_exhausted = False
-        batches = self._passes.batches(self._make, num_threads=self._num_threads, num_ahead=self._num_ahead)
+        batches = self._batches()
         try:
             yield from self._clock.time(batches)
             self._is_exhausted = True
         finally:
             batches.close()
+
+    def _batches(self) -> Generator[Any]:
+        is_over = False
+        while not is_over:
+            begun, is_empty = self._passes.begin(), True
+            made = make_batches(begun.rows, self._make, num_threads=self._num_threads, num_ahead=self._num_ahead)
+            try:
+                for batch, position in made:
+                    begun.deliver(position)
+                    is_empty = False
+                    yield batch
+            finally:
+                made.close()
+            is_over = begun.finish(is_empty=is_empty)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         """Begin the next pass, without keeping the event loop waiting."""

@@ -1,23 +1,16 @@
-"""Which batches were delivered to the training loop, how long it waited for them, and the state that follows."""
+"""Which batches were delivered to the training loop, and the state of the job that follows from it."""
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.counters import LoopStats
-from penstock.interrupts import WaitingFor, cut_short
-
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
 
     from penstock.data.dataset import StreamingDataset
     from penstock.data.passes import Pass
-    from penstock.loaders.waiting import WaitingWatch
 
 T = TypeVar("T")
-
-_END = object()
 
 
 class DeliveredBatches:
@@ -31,14 +24,25 @@ class DeliveredBatches:
 
     def count(self, begun: Pass, batches: Iterator[T]) -> Iterator[T]:
         """Return the batches of a pass that begins now, each counted as it is taken."""
-        self._begun, self._num_steps, self._is_over = begun, 0, False
+        self.begin(begun)
         return self._count(begun, batches)
 
     def _count(self, begun: Pass, batches: Iterator[T]) -> Iterator[T]:
         for batch in batches:
-            if self._begun is begun:  # a pass that was left for another one no longer counts
-                self._num_steps += 1
+            self.add(begun)
             yield batch
+        self.finish(begun)
+
+    def begin(self, begun: Pass) -> None:
+        """Count the batches of a pass from now on."""
+        self._begun, self._num_steps, self._is_over = begun, 0, False
+
+    def add(self, begun: Pass) -> None:
+        """Count a batch of a pass; one that was left for another no longer counts."""
+        self._num_steps += self._begun is begun
+
+    def finish(self, begun: Pass) -> None:
+        """Note that a pass has no batch left."""
         self._is_over = self._is_over or self._begun is begun
 
     def num_batches(self) -> int:
@@ -59,48 +63,3 @@ class DeliveredBatches:
     def forget(self) -> None:
         """A state was loaded: what was delivered before it no longer counts."""
         self._begun = None
-
-
-class LoopClock:
-    """Counts and times the batches that a loop takes from a loader of any kind, in all passes together."""
-
-    def __init__(self) -> None:
-        self.watch: WaitingWatch | None = None  # looks at the loop every now and then
-        self._num_batches = 0
-        self._starting_s = self._waiting_s = self._training_s = 0.0
-
-    def time(self, batches: Iterator[T]) -> Generator[T]:
-        """Yield the batches of a pass; an interrupt that comes while one is waited for says so."""
-        gave: float | None = None
-        while True:
-            asked = time.perf_counter()
-            if gave is not None:
-                self._training_s += asked - gave
-            try:
-                with WaitingFor("the next batch"):
-                    batch: Any = next(batches, _END)
-            except KeyboardInterrupt as interrupt:
-                raise cut_short(interrupt) from None
-            got = time.perf_counter()
-            if gave is None:
-                self._starting_s += got - asked
-            else:
-                self._waiting_s += got - asked
-            if batch is _END:
-                return
-            self._num_batches += 1
-            if self.watch is not None and self.watch.is_due(self._waiting_s + self._training_s):
-                self.watch.look(self.stats())
-            gave = time.perf_counter()
-            yield batch
-
-    def stats(self) -> LoopStats:
-        """Count the batches delivered, the seconds that the training loop waited for them, and the others."""
-        passed_s = self._waiting_s + self._training_s
-        return LoopStats(
-            batches=self._num_batches,
-            seconds_starting=self._starting_s,
-            seconds_waiting=self._waiting_s,
-            seconds_training=self._training_s,
-            waiting_share=self._waiting_s / passed_s if passed_s else None,
-        )

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.blocks.block import Block
 from penstock.data.dataset import StreamingDataset
 from penstock.data.stream import Stream
-from penstock.loaders.batch_threads import make_batches
 from penstock.loaders.counting import DeliveredBatches
 from penstock.sources.base import IndexedSource, as_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Executor
 
+    from penstock.data.passes import Pass
     from penstock.types import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedPass:
+    """A pass that has begun."""
+
+    delivered: DeliveredBatches
+    begun: Pass
+    rows: Callable[[Executor | None], Iterator[tuple[Block, None]]]  # of batches
+
+    def deliver(self, _: None) -> None:
+        """Count a batch as delivered."""
+        self.delivered.add(self.begun)
+
+    def finish(self, *, is_empty: bool) -> bool:  # noqa: ARG002
+        """End the pass."""
+        self.delivered.finish(self.begun)
+        return True
 
 
 class IndexedPasses:
@@ -26,15 +46,12 @@ class IndexedPasses:
         self._dataset, self._drop_last = dataset, drop_last
         self._delivered = DeliveredBatches(dataset, drops_last=drop_last)
 
-    def batches(self, make: Callable[[Block], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
-        """Yield the batches of the next pass."""
+    def begin(self) -> IndexedPass:
+        """Begin the next pass."""
         with self._dataset.readers.announced(0) as begun:
             samples = iter(self._dataset)
-        made = make_batches(lambda _: self._rows(samples), make, num_threads=num_threads, num_ahead=num_ahead)
-        try:
-            yield from self._delivered.count(begun, (batch for batch, _ in made))
-        finally:
-            made.close()
+        self._delivered.begin(begun)
+        return IndexedPass(self._delivered, begun, lambda _: self._rows(samples))
 
     def num_batches(self) -> int:
         """Count the batches of an epoch."""

@@ -6,23 +6,22 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.data.identity import warn_of_other_code
+from penstock.data.in_place.identity import warn_of_other_code
 from penstock.errors import ResumeError
-from penstock.loaders.batch_threads import make_batches
 from penstock.order.keys import hash_key, permutation
 from penstock.order.state_fields import COUNT, check_fields, shown
-from penstock.sources.interleaving import InterleavedIterator, SplitIterator
+from penstock.sources.interleaving import InterleavedStage, SplitStage
+from penstock.sources.iterators import SampleIterator
 from penstock.sources.row_ranges import RangeReading, RowRange, divide
-from penstock.sources.shuffling import ShuffledIterator
+from penstock.sources.shuffling import ShuffledStage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Executor
 
     from penstock.blocks.block import Block
-    from penstock.blocks.stage import State
+    from penstock.blocks.stage import Stage, State
     from penstock.sources.base import ShardedSource
-    from penstock.sources.iterators import SampleIterator
 
 _KIND = "penstock-stream"
 _VERSION = 2
@@ -66,6 +65,23 @@ class StreamSettings:
         return {name: value for name, value in asdict(self).items() if name not in ("batch_size", "drop_last")}
 
 
+@dataclass(eq=False, slots=True)
+class StreamedPass:
+    """A pass that has begun."""
+
+    passes: StreamedPasses
+    rows: Callable[[Executor | None], Iterator[tuple[Block, State]]]  # of batches, each with the position after it
+    is_resumed: bool
+
+    def deliver(self, position: State) -> None:
+        """Count a batch as delivered."""
+        self.passes.deliver(self, position)
+
+    def finish(self, *, is_empty: bool) -> bool:
+        """End the pass; return False if it had nothing left and another one is to be read instead."""
+        return self.passes.finish(self, is_empty=is_empty)
+
+
 class StreamedPasses:
     """Reads a source pass after pass, each the next epoch."""
 
@@ -74,33 +90,27 @@ class StreamedPasses:
         self._epoch = 0  # of the position
         self._position: State | None = None  # None: the beginning
         self._begins_next = False  # whether the next pass is another epoch
-        self._current: object = None  # the pass that moves the position: the last that has begun
+        self._current: StreamedPass | None = None  # the pass that moves the position: the last that has begun
 
-    def batches(self, make: Callable[[Block], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
-        """Yield the batches of the next pass. One that was left for another, or for a state, moves nothing any more."""
+    def begin(self) -> StreamedPass:
+        """Begin the next pass. One that was left for another, or for a state, moves nothing any more."""
         if self._begins_next:
             self._epoch, self._position = self._epoch + 1, None
         self._begins_next = True
-        current = self._current = object()
-        while True:
-            is_resumed, num_given = self._position is not None, 0
-            opening = partial(self._rows, self._epoch, self._position)
-            made = make_batches(opening, make, num_threads=num_threads, num_ahead=num_ahead)
-            try:
-                for batch, position in made:
-                    if self._current is current:
-                        self._position = position
-                    num_given += 1
-                    yield batch
-            finally:
-                made.close()
-            if self._current is not current:
-                return
-            self._epoch, self._position, self._begins_next = self._epoch + 1, None, False
-            if num_given or not is_resumed:
-                return
-            # A state from after the last batch: nothing was left of its epoch.
-            self._begins_next = True
+        self._current = StreamedPass(self, partial(self._rows, self._epoch, self._position), self._position is not None)
+        return self._current
+
+    def deliver(self, begun: StreamedPass, position: State) -> None:
+        """Move to the position after a batch."""
+        if self._current is begun:
+            self._position = position
+
+    def finish(self, begun: StreamedPass, *, is_empty: bool) -> bool:
+        """Move to the next epoch; return whether the pass is over: not if a state was from after its last batch."""
+        if self._current is not begun:
+            return True
+        self._epoch, self._position, self._begins_next = self._epoch + 1, None, False
+        return not (is_empty and begun.is_resumed)
 
     def num_batches(self) -> int:
         """Count the batches of an epoch."""
@@ -157,12 +167,12 @@ class StreamedPasses:
     # --- Samples --------------------------------------------------------------------------------------------
 
     def _rows(self, epoch: int, position: State | None, executor: Executor | None) -> Iterator[tuple[Block, State]]:
-        samples = self._open(epoch, executor, takes_turns=self._took_turns(position))
+        samples = SampleIterator(self._open(epoch, executor, takes_turns=self._took_turns(position)))
         if position is not None:
             samples.load_state_dict(position)
         settings = self._settings
         try:
-            while len(rows := samples.read_block(settings.batch_size, settings.batch_size)):
+            while len(rows := samples.take_block(settings.batch_size)):
                 if len(rows) == settings.batch_size or not settings.drop_last:
                     yield rows, samples.state_dict()
         finally:
@@ -173,7 +183,7 @@ class StreamedPasses:
         inner = (position or {}).get("samples") if self._settings.is_shuffled else position
         return isinstance(inner, dict) and "group" in inner
 
-    def _open(self, epoch: int, executor: Executor | None, *, takes_turns: bool) -> SampleIterator:
+    def _open(self, epoch: int, executor: Executor | None, *, takes_turns: bool) -> Stage:
         settings = self._settings
         names = list(self._source.shard_names)
         lengths = self._source.shard_lengths() if settings.num_ranks > 1 and not takes_turns else None
@@ -187,23 +197,23 @@ class StreamedPasses:
         rows_in_turn = self._rows_in_turn()
         # Rows whose bytes are counted one by one had better be samples.
         reading = RangeReading(
-            self._source.open_shard_at_row,
+            self._source.open_stage,
             rows_in_turn or _ROWS_IN_TURN,
             executor,
             makes_samples=settings.buffer_bytes is not None,
         )
         num_open = settings.interleave if settings.is_shuffled else 1
-        samples: SampleIterator = InterleavedIterator(ranges, reading, num_open=num_open, rows_in_turn=rows_in_turn)
+        rows: Stage = InterleavedStage(ranges, reading, num_open=num_open, rows_in_turn=rows_in_turn)
         if settings.num_ranks > 1 and lengths is None:
-            samples = SplitIterator(
-                samples, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads, seed=settings.seed
+            rows = SplitStage(
+                rows, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads, seed=settings.seed
             )
         if not settings.is_shuffled:
-            return samples
+            return rows
         # Ranks that have shards of their own need no common randomness, and had better not repeat each other's.
         key = hash_key("buffer", settings.seed, epoch, settings.rank)
-        rows = settings.buffer_rows or _NO_LIMIT_ROWS
-        return ShuffledIterator(samples, num_rows=rows, num_bytes=settings.buffer_bytes, key=key)
+        num_rows = settings.buffer_rows or _NO_LIMIT_ROWS
+        return ShuffledStage(rows, num_rows=num_rows, num_bytes=settings.buffer_bytes, key=key)
 
     def _rows_in_turn(self) -> int | None:
         settings = self._settings

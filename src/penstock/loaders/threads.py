@@ -1,4 +1,4 @@
-"""An iterator that runs ahead in a thread of its own, within bounds of items and of bytes."""
+"""What runs ahead in threads: an iterator, within bounds of items and of bytes; and batches, made in their order."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.blocks.stage import close
+from penstock.blocks.worker_threads import WorkerThreads
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
+
+    from penstock.blocks.block import Block
+
+    # The rows of batches, each with something that belongs to it.
+    RowsOfBatches = Iterator[tuple[Block, Any]]
 
 T = TypeVar("T")
 
 _END = object()
 _LEAVING_S = 1.0
+_QUICK_S = 0.002  # handing work to another thread would take longer, or not much less
 
 
 class _Failure:
@@ -107,3 +116,65 @@ def _read(source: Callable[[], Iterator[T]], line: _Line, stopped: threading.Eve
         line.put(_END)
     except BaseException as error:  # noqa: BLE001  it is raised again by whoever waits for the item
         line.put(_Failure(error))
+
+
+def make_batches(
+    open_rows: Callable[[WorkerThreads | None], RowsOfBatches],
+    make: Callable[[Block], Any],
+    *,
+    num_threads: int,
+    num_ahead: int,
+) -> Generator[tuple[Any, Any]]:
+    """Make a batch of some rows at a time, ahead of whoever takes them; with 0 threads, when they are taken.
+
+    Whoever stops taking, by closing the iterator or losing it, ends the threads.
+    """
+    if num_threads == 0:
+        rows = open_rows(None)
+        try:
+            for some, label in rows:
+                yield make(some), label
+        finally:
+            close(rows)
+        return
+    workers = WorkerThreads(num_threads, "penstock-prefetch")
+    timed = _Timed(make)
+
+    def make_all() -> Iterator[tuple[Any, Any]]:
+        rows = open_rows(workers)
+        try:
+            for some, label in rows:
+                yield workers.submit(timed, some) if timed.seconds > _QUICK_S else _Made(timed(some)), label
+        finally:
+            close(rows)
+
+    ahead = in_thread(make_all, ahead=num_ahead)
+    try:
+        for made, label in ahead:
+            yield made.result(), label
+    finally:
+        workers.shutdown()
+        close(ahead)
+
+
+class _Timed:
+    """A function that makes batches, and how long it took the last time."""
+
+    def __init__(self, make: Callable[[Block], Any]) -> None:
+        self._make, self.seconds = make, 0.0
+
+    def __call__(self, rows: Block) -> Any:
+        begin = time.perf_counter()
+        batch = self._make(rows)
+        self.seconds = time.perf_counter() - begin
+        return batch
+
+
+class _Made:
+    """A batch that is there already, where others are awaited."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def result(self) -> Any:
+        return self._batch

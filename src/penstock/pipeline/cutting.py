@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.blocks.block import Block
+from penstock.blocks.stage import close, open_at_row
 from penstock.sources.base import ShardedSource, TransformedShardedSource
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.hub import HuggingFaceShardedSource
-from penstock.sources.iterators import SampleIterator
 from penstock.sources.tokens.source import TokenizedShardedSource, TokenizeTransform
 from penstock.sources.transforms import ChainedTransform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.blocks.stage import State
+    from penstock.blocks.stage import Stage, State
+    from penstock.sources.iterators import SampleIterator
     from penstock.sources.shard_info import ShardInfo
 
     # Finds where a shard, by its number, can be cut into pieces of about so many bytes.
@@ -159,8 +161,8 @@ class _SelectedShards(ShardedSource):
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
         return self._source.get_shard_info(shard_name)
 
-    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
-        return self._source.open_shard_at_row(shard_name, row)
+    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
+        return self._source.open_stage(shard_name, row)
 
 
 class _ShardPart(ShardedSource):
@@ -173,31 +175,27 @@ class _ShardPart(ShardedSource):
     def shard_names(self) -> Sequence[str]:
         return (self._name,)
 
-    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
-        rows = self._files.open_shard(shard_name)
-        rows.load_state_dict(self._begin)
-        rows.skip(row)
-        return _PartIterator(rows, self._end_row)
+    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
+        rows = self._files.open_stage(shard_name)
+        rows.set_state(self._begin)
+        return open_at_row(_RowsBefore(rows, self._end_row), shard_name, row)
 
 
-class _PartIterator(SampleIterator):
-    """The samples of an iterator whose position is a row, up to before one."""
+class _RowsBefore:
+    """The rows of a stage whose position is a row, up to before one."""
 
-    def __init__(self, rows: SampleIterator, end_row: int | None) -> None:
-        super().__init__()
+    def __init__(self, rows: Stage, end_row: int | None) -> None:
         self._rows, self._end_row = rows, end_row
 
     def close(self) -> None:
-        self._rows.close()
+        close(self._rows)
 
     def next(self) -> Block:
-        if self._end_row is None:
-            return self._rows.read_block()
-        left = self._end_row - int(self._rows.state_dict()["row"])
-        return self._rows.read_block(at_most=left) if left > 0 else Block()
+        left = sys.maxsize if self._end_row is None else self._end_row - int(self._rows.get_state()["row"])
+        return self._rows.next().cut(0, left) if left > 0 else Block()
 
     def get_state(self) -> State:
-        return self._rows.state_dict()
+        return self._rows.get_state()
 
     def set_state(self, state: State) -> None:
-        self._rows.load_state_dict(state)
+        self._rows.set_state(state)

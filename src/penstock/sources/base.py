@@ -8,15 +8,15 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from penstock.blocks.stage import State, check_row
-from penstock.errors import ConfigError, MissingColumnError, SampleIndexError, TransformError
+from penstock.blocks.stage import check_row
+from penstock.errors import ConfigError, MissingColumnError, TransformError
 from penstock.reading.source import FunctionReader, OpenShard, Source
 from penstock.sources.code_digest import why_none, with_code
-from penstock.sources.files.found import FilesVersion, join_versions
+from penstock.sources.file_versions import FilesVersion, join_versions
 from penstock.sources.fluent_verbs import FluentVerbs
-from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, in_chunks
+from penstock.sources.iterators import RowStage, SampleIterator, ShardsInTurn, in_chunks
 from penstock.sources.shard_info import ShardCount, ShardInfo
-from penstock.sources.transforming import TransformedIterator, describe_row, find_row
+from penstock.sources.transforming import TransformedStage, describe_row
 from penstock.sources.transforms import BatchTransform, ChainedTransform, apply_all
 from penstock.sources.written import write_once
 from penstock.units import check_whole
@@ -24,6 +24,8 @@ from penstock.units import check_whole
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from penstock.blocks.block import PositionAfter
+    from penstock.blocks.stage import Stage
     from penstock.formats.base import Rows
     from penstock.reading.source import CodeDigest, SourceFiles
     from penstock.sources.transforming import WorkerKind
@@ -65,9 +67,14 @@ class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
 
         The number of rows is a valid row too, with nothing after it.
         """
+        self.shard_number(shard_name)
+        return SampleIterator(self.open_stage(shard_name, row))
+
+    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
+        """Open a shard at a row, as what makes blocks of it."""
         info = self.get_shard_info(shard_name)
         num_rows = None if info is None else info.num_rows
-        return RowIterator(partial(self._read_chunks, shard_name), check_row(shard_name, row, num_rows), num_rows)
+        return RowStage(partial(self._read_chunks, shard_name), check_row(shard_name, row, num_rows), num_rows)
 
     def _read_chunks(self, shard_name: str, row: int) -> Iterator[list[Sample]]:
         """Return the samples of a shard from a row on, some at a time."""
@@ -135,11 +142,7 @@ class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
             start_shard: How many of these to skip.
             start_row: The row at which the first of them begins.
         """
-        names = list(self.shard_names)
-        chosen = names if shard_indices is None else [names[number] for number in shard_indices]
-        if not 0 <= start_shard <= len(chosen):
-            raise SampleIndexError(f"start_shard={start_shard} is out of range: there are {len(chosen)} shards to read")
-        return ChainIterator(chosen, self.open_shard_at_row, first=start_shard, row=start_row, files=self.files_version)
+        return SampleIterator(ShardsInTurn(self, shard_indices, start_shard, start_row))
 
     def __iter__(self) -> SampleIterator:
         return self.iter_shards()
@@ -307,24 +310,29 @@ class TransformedShardedSource(ShardedSource):
             for each in self._transforms
         )
 
-    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
         """Open a shard at a row of the stored data."""
-        return TransformedIterator(
-            self._source.open_shard_at_row(shard_name, row),
+        return TransformedStage(
+            self._source.open_stage(shard_name, row),
             self._transforms,
-            partial(describe_row, shard_name, partial(self._row_of_input, shard_name)),
+            partial(self._describe_row, shard_name),
             num_workers=self.num_workers,
             worker_kind=self.worker_kind,
         )
 
-    def _row_of_input(self, shard_name: str, state: State, number: int) -> int | None:
-        """Find the stored row of an input, so many samples after a state of an iterator over them."""
-        if "row" in state:
-            return int(state["row"]) + int(state.get("given", 0)) + number
+    def _describe_row(self, shard_name: str, after: PositionAfter, number: int | None, count: int) -> str:
+        return describe_row(shard_name, partial(self._stored_row, after), after(0), number, count)
+
+    def _stored_row(self, after: PositionAfter, number: int) -> int | None:
+        """Find the stored row of an input, if positions tell: those before and after so many of them."""
+        before, behind = after(number), after(number + 1)
+        if "row" in before:
+            return int(before["row"]) + int(before.get("given", 0))
         inner = self._source
         if not isinstance(inner, TransformedShardedSource) or any(each.is_batched for each in inner.transforms):
             return None
-        return find_row(inner._source.open_shard(shard_name), inner.transforms, state, number)
+        row = behind["input"].get("row")  # after the row that it was made of, unless this makes more
+        return None if row is None else int(row) + int(behind["input"].get("given", 0)) - ("given" not in behind)
 
     def close(self) -> None:
         """Close the source."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING
 
-from penstock.blocks.stage import State, check_row
+from penstock.blocks.block import Block
+from penstock.blocks.stage import check_row, close, open_at_row, resume, skip_rows
 from penstock.errors import ConfigError
-from penstock.order.state_fields import COUNT, refuse
+from penstock.order.state_fields import COUNT, check_fields, refuse
 from penstock.sources.base import ShardedSource, as_source
-from penstock.sources.iterators import SampleIterator
 from penstock.sources.shard_info import ShardInfo
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.blocks.block import Block
-    from penstock.order.state_fields import Fields
+    from penstock.blocks.block import PositionAfter
+    from penstock.blocks.stage import Stage, State
     from penstock.sources.base import GivesSource
     from penstock.types import Sample
 
@@ -73,10 +74,10 @@ class CompositeShardedSource(ShardedSource):
         source, name = self._find(shard_name)
         return source.read_rows(name, rows)
 
-    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
         """Open a shard of the source that it belongs to."""
         source, name = self._find(shard_name)
-        return source.open_shard_at_row(name, row)
+        return source.open_stage(name, row)
 
     def close(self) -> None:
         """Close all sources."""
@@ -141,18 +142,16 @@ class LimitedShardedSource(ShardedSource):
         rows = None if lengths is None else min(self._left_before(info.shard_id, lengths), lengths[info.shard_id])
         return ShardInfo(info.shard_id, info.shard_name, rows, info.byte_size, info.url, info.checksum)
 
-    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
         """Open a shard at a row within the limit."""
         number = self._source.shard_number(shard_name)
-        if self._source.shard_lengths() is None:
-            samples = _LimitedIterator(self._source.open_shard(shard_name), self._left_unknown(number))
-            skipped = samples.skip(row)
-            check_row(shard_name, row, row if skipped == row else skipped)
-            return samples
-        lengths = self._source.shard_lengths() or []
+        lengths = self._source.shard_lengths()
+        if lengths is None:
+            whole = _LimitedStage(self._source.open_stage(shard_name), self._left_unknown(number))
+            return open_at_row(whole, shard_name, row)
         left = min(self._left_before(number, lengths), lengths[number])
         row = check_row(shard_name, row, left)
-        return _LimitedIterator(self._source.open_shard_at_row(shard_name, row), left - row)
+        return _LimitedStage(self._source.open_stage(shard_name, row), left - row)
 
     def close(self) -> None:
         """Close the source."""
@@ -165,37 +164,41 @@ class LimitedShardedSource(ShardedSource):
         for name in self._source.shard_names[len(self._counted) : number]:
             if sum(self._counted) >= self._max_rows:
                 break
-            samples = self._source.open_shard(name)
-            self._counted.append(0)
-            while self._counted[-1] < self._max_rows and (block := samples.read_block()):
-                self._counted[-1] += len(block)
-            samples.close()
+            rows = self._source.open_stage(name)
+            self._counted.append(skip_rows(rows, self._max_rows)[0])
+            close(rows)
         return max(0, self._max_rows - sum(self._counted[:number]))
 
 
-class _LimitedIterator(SampleIterator):
-    """At most so many samples of an iterator."""
+class _LimitedStage:
+    """At most so many rows of a stage."""
 
-    state_fields: ClassVar[Fields] = {"left": COUNT, "input": dict}
-
-    def __init__(self, samples: SampleIterator, limit: int) -> None:
-        super().__init__()
-        self._samples, self._left, self._limit = samples, limit, limit
+    def __init__(self, rows: Stage, limit: int) -> None:
+        self._input, self._left, self._limit = rows, limit, limit
+        self._rest = Block()  # of the input
 
     def close(self) -> None:
-        self._samples.close()
+        close(self._input)
 
     def next(self) -> Block:
-        count = min(self._left, 256)
-        block = self._samples.read_block(count, count)
-        self._left -= len(block)
-        return block.at(None)
+        if not self._left:
+            return Block()
+        left = self._left
+        rows, self._rest = (self._rest if len(self._rest) else self._input.next()).split(left)
+        self._left -= len(rows)
+        return rows.at(None if rows.after is None else partial(_after_limited, rows.after, left))
 
     def get_state(self) -> State:
-        return {"left": self._left, "input": self._samples.state_dict()}
+        after = self._rest.after
+        return {"left": self._left, "input": self._input.get_state() if after is None else after(0)}
 
     def set_state(self, state: State) -> None:
+        check_fields(state, {"left": COUNT, "input": dict}, "an iterator over the first samples")
         self._left = state["left"]
         if self._left > self._limit:
             raise refuse("left", self._left, f"at most {self._limit}")
-        self._samples.load_state_dict(state["input"])
+        self._rest = resume(self._input, state["input"])
+
+
+def _after_limited(after: PositionAfter, left: int, given: int) -> State:
+    return {"left": left - given, "input": after(given)}

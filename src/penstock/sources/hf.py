@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.blocks.stage import check_row
 from penstock.errors import ConfigError
 from penstock.sources.base import ShardedSource, as_source
-from penstock.sources.iterators import RowIterator, in_chunks
+from penstock.sources.iterators import RowStage, in_chunks
 from penstock.sources.shard_info import ShardInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.sources.iterators import SampleIterator
     from penstock.types import Sample
 
 _ROWS_AT_ONCE = 256
@@ -68,11 +67,10 @@ class HFDatasetShardedSource(ShardedSource):
             return _as_samples(self._dataset[list(rows)], len(rows))
         return [self._dataset[int(row)] for row in rows]
 
-    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+    def open_stage(self, shard_name: str, row: int = 0) -> RowStage:
         """Open the dataset at a row."""
-        self.shard_number(shard_name)
         row = check_row(shard_name, row, self.estimated_length)
-        return RowIterator(self._stream if self.is_streaming else self._slices, row, self.estimated_length)
+        return RowStage(self._stream if self.is_streaming else self._slices, row, self.estimated_length)
 
     @property
     def _has_columns(self) -> bool:

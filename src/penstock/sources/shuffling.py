@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.blocks.block import Block, join_blocks
+from penstock.blocks.stage import close, counted, resume
 from penstock.order.keys import draw
-from penstock.order.state_fields import COUNT, refuse
-from penstock.sources.iterators import SampleIterator
+from penstock.order.state_fields import COUNT, check_fields, refuse
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from penstock.blocks.stage import State
-    from penstock.order.state_fields import Fields
+    from penstock.blocks.block import PositionAfter
+    from penstock.blocks.stage import Stage, State
     from penstock.types import Int64Array
 
 # Stays are drawn in steps: in each of the first a sample leaves with a chance of 1 in 8. Those that are still there are
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _CHANCE, _EARLY_STEPS, _LATE_STEPS = 8, 16, 15
 _MEAN_STEPS = _CHANCE - 0.5
 _ONE = 1 << 32
+_FIELDS = {"time": COUNT, "row": COUNT, "come": COUNT, "samples": dict}
 _LONGEST_STAY = 16  # of any sample, in sizes of the buffer, and more than that
 # So much of the buffer is read at once, but not fewer samples; the order does not depend on it.
 _PARTS, _FEWEST_AT_ONCE = 4, 32
@@ -51,15 +52,18 @@ _IS_OVER = _chances()
 
 @dataclass(slots=True)
 class _Buffered:
-    """Samples that were read together, by the times at which they leave."""
+    """Rows that were read together, by the times at which they leave."""
 
-    start: State  # of the buffer before them
     rows: Block
     times: npt.NDArray[np.float64]
+    places: Int64Array  # of these rows, among those that were read together
+    first: int  # row of the buffer
+    comes: Int64Array  # what had come before each of them, in the order in which they were read
+    after: PositionAfter
     num_given: int = 0
 
     def take(self, time: int) -> tuple[Block, npt.NDArray[np.float64]]:
-        """Take the samples that leave before a time; memory of those that were taken is given back soon."""
+        """Take the rows that leave before a time; memory of those that were taken is given back soon."""
         begin, end = self.num_given, int(np.searchsorted(self.times, time))
         taken = self.rows.cut(begin, end), self.times[begin:end]
         self.num_given = end
@@ -67,25 +71,33 @@ class _Buffered:
             self.rows = Block()
         elif 3 * end > len(self.times):
             self.rows = self.rows.pick(np.arange(end, len(self.times)))
-            self.times, self.num_given = self.times[end:], 0
+            self.times, self.places, self.num_given = self.times[end:], self.places[end:], 0
         return taken
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all rows have left."""
+        return self.num_given == len(self.times)
 
-class ShuffledIterator(SampleIterator):
-    """Shuffles samples through a buffer.
+    def oldest(self) -> State:
+        """Describe the position of the first row, in the order of reading, that has not left."""
+        place = int(self.places[self.num_given :].min())
+        return {"row": self.first + place, "come": int(self.comes[place]), "samples": self.after(place)}
+
+
+class ShuffledStage:
+    """Shuffles rows through a buffer.
 
     Args:
-        samples: The input.
-        num_rows: How many samples the buffer holds, on average; a quarter more, or 32 if it is small, while it reads.
+        rows: The input.
+        num_rows: How many rows the buffer holds, on average; a quarter more, or 32 if it is small, while it reads.
         num_bytes: How many bytes, if they are limited too.
         key: The randomness.
     """
 
-    state_fields: ClassVar[Fields] = {"time": COUNT, "row": COUNT, "come": COUNT, "samples": dict}
-
-    def __init__(self, samples: SampleIterator, *, num_rows: int, num_bytes: int | None = None, key: int) -> None:
-        super().__init__()
-        self._samples, self._key, self._counts_bytes = samples, key, num_bytes is not None
+    def __init__(self, rows: Stage, *, num_rows: int, num_bytes: int | None = None, key: int) -> None:
+        self._input, self._key, self._counts_bytes = rows, key, num_bytes is not None
+        self._rest = Block()  # of the input
         # Time is what has come, in samples or in bytes; of bytes, a sample has no fewer than its part of the buffer.
         self._size = num_rows if num_bytes is None else max(1, num_bytes)
         self._least = 1 if num_bytes is None else -(-self._size // num_rows)
@@ -98,48 +110,53 @@ class ShuffledIterator(SampleIterator):
     def close(self) -> None:
         """Close the input and let go of all samples."""
         self._blocks, self._is_over = [], True
-        self._samples.close()
+        close(self._input)
 
     def next(self) -> Block:
-        """Return the samples that leave next."""
+        """Return the rows that leave next."""
+        start = self.get_state()
         while True:
             self._time += self._at_once
             self._read_until(self._time)
-            self._blocks = [block for block in self._blocks if block.num_given < len(block.times)]
+            self._blocks = [block for block in self._blocks if not block.is_over]
             if not self._blocks:
                 return Block()
             taken = [block.take(self._time) for block in self._blocks]
             parts = [rows for rows, _ in taken if len(rows)]
             if parts:
                 order = np.argsort(np.concatenate([times for _, times in taken]), kind="stable")
-                return join_blocks(parts).pick(order)
+                return counted(join_blocks(parts).pick(order), start, self.get_state())
             # Large samples are far apart in time.
             soonest = min(float(block.times[block.num_given]) for block in self._blocks)
             self._time = max(self._time, int(soonest) // self._at_once * self._at_once)
 
     def _read_until(self, time: int) -> None:
-        """Read all samples that have come before a time."""
+        """Read all rows that have come before a time."""
         while not self._is_over and self._come < time + self._size:
-            start = {"row": self._row, "come": self._come, "samples": self._samples.state_dict()}
-            rows, ends = self._take(min(self._at_once, time + self._size - self._come))
+            rows, self._rest = self._rest if len(self._rest) else self._input.next(), Block()
             self._is_over = not len(rows)
             if self._is_over:
                 return
+            come = self._come
+            rows, self._rest, ends = self._cut(rows, min(self._at_once, time + self._size - come))
+            assert rows.after is not None  # noqa: S101
             times = self._leave(ends)
             order = np.argsort(times, kind="stable")
-            self._blocks.append(_Buffered(start, rows.pick(order), times[order]))
+            comes = np.concatenate([[come], ends[:-1]])
+            self._blocks.append(_Buffered(rows.pick(order), times[order], order, self._row, comes, rows.after))
             self._row, self._come = self._row + len(rows), int(ends[-1])
 
-    def _take(self, amount: int) -> tuple[Block, Int64Array]:
-        """Take so much from the input: samples, and what has come with each of them."""
+    def _cut(self, rows: Block, amount: int) -> tuple[Block, Block, Int64Array]:
+        """Cut off so much: rows, what is left, and what has come with each of the rows."""
         if not self._counts_bytes:
-            rows = self._samples.read_block(amount, amount)
-            return rows, np.arange(self._come + 1, self._come + 1 + len(rows), dtype=np.int64)
-        samples, ends = [], [self._come]
-        while ends[-1] - self._come < amount and (sample := next(self._samples, None)) is not None:
-            samples.append(sample)
+            rows, rest = rows.split(amount)
+            return rows, rest, np.arange(self._come + 1, self._come + 1 + len(rows), dtype=np.int64)
+        ends = [self._come]
+        for sample in rows.samples():
             ends.append(ends[-1] + max(self._least, size_of(sample)))
-        return Block(samples), np.array(ends[1:], dtype=np.int64)
+            if ends[-1] - self._come >= amount:
+                break
+        return *rows.split(len(ends) - 1), np.array(ends[1:], dtype=np.int64)
 
     def _leave(self, ends: Int64Array) -> npt.NDArray[np.float64]:
         """Draw when samples leave. All of this is exact to the bit on every machine, as orders have to be."""
@@ -150,18 +167,21 @@ class ShuffledIterator(SampleIterator):
         return times
 
     def get_state(self) -> State:
-        """Return where the oldest samples of the buffer begin, and until when they were given."""
-        now = {"row": self._row, "come": self._come, "samples": self._samples.state_dict()}
-        left = (block.start for block in self._blocks if block.num_given < len(block.times))
-        return {"time": self._time, **next(left, now)}
+        """Return where the oldest row of the buffer is, and until when rows were given."""
+        oldest = next((block for block in self._blocks if not block.is_over), None)
+        if oldest is not None:
+            return {"time": self._time, **oldest.oldest()}
+        samples = self._input.get_state() if self._rest.after is None else self._rest.after(0)
+        return {"time": self._time, "row": self._row, "come": self._come, "samples": samples}
 
     def set_state(self, state: State) -> None:
         """Fill the buffer as it was."""
+        check_fields(state, _FIELDS, "an iterator over shuffled samples")
         time, come = state["time"], state["come"]
         if time - come > _LONGEST_STAY * (self._size + self._at_once):
             raise refuse("time", time, f"one soon after {come}")
         self._blocks, self._is_over = [], False
-        self._samples.load_state_dict(state["samples"])
+        self._rest = resume(self._input, state["samples"])
         self._time, self._row, self._come = time, state["row"], come
         if self._time:
             self._read_until(self._time)

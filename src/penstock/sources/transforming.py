@@ -1,224 +1,198 @@
-"""Applies transforms to the samples of an iterator, in this thread or, in order, in several at a time.
-
-The position is that of the input where a chunk of it began, and how many of the results of this chunk were given.
-Going back there reads and transforms this one chunk again, and nothing before it.
-"""
+"""Applies transforms to blocks, in this thread or, in order, in several at a time."""
 
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left
 from collections import deque
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
-from penstock.blocks.block import Block
+from penstock.blocks.block import Block, join_blocks
+from penstock.blocks.stage import close, counted, resume
 from penstock.blocks.worker_threads import WorkerThreads
 from penstock.errors import TransformError
-from penstock.sources.iterators import SampleIterator
-from penstock.sources.transforms import BatchTransform, apply_all
+from penstock.order.state_fields import check_fields
+from penstock.sources.transforms import BatchTransform, apply_to_batch, apply_to_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.blocks.stage import State
-    from penstock.order.state_fields import Fields
-    from penstock.sources.transforms import AnyTransform
+    from penstock.blocks.block import PositionAfter
+    from penstock.blocks.stage import Stage, State
+    from penstock.sources.transforms import AnyTransform, Outcome
     from penstock.types import Sample
 
-    # Says where a sample is: so many samples after a position; or, with None, among so many after it.
-    Describe = Callable[[State, int | None, int], str]
+    # Says where a sample is: so many rows after where positions begin; or, with None, among so many of them.
+    Describe = Callable[[PositionAfter, int | None, int], str]
 
 WorkerKind = Literal["thread", "process"]
 
-# Samples that are transformed together: few enough that going back costs little, and so that a first sample comes soon.
+# Samples that are transformed together: few enough that a first sample comes soon.
 _ROWS_AT_ONCE = 64
 
 
-class _Outcome:
-    """What became of some samples: the results, and the error that followed them, if there was one.
+class TransformedStage:
+    """What transforms make of the rows of a stage.
 
-    `failed_at` is the number of the sample that failed, or None if it is not known which of `count` did.
-    """
-
-    __slots__ = ("count", "error", "failed_at", "made")
-
-    def __init__(
-        self, made: list[Sample], error: Exception | None = None, failed_at: int | None = 0, count: int = 1
-    ) -> None:
-        self.made, self.error, self.failed_at, self.count = made, error, failed_at, count
-
-
-class TransformedIterator(SampleIterator):
-    """What transforms make of the samples of an iterator.
+    The position is that after the input of the sample given last; where this input makes more samples, that before it,
+    and how many were given. In a batch, it is that before the batch.
 
     Args:
-        samples: The input.
+        rows: The input.
         transforms: Several that are not batched, or a single one that is.
-        describe: Says where a sample is, for errors.
-        num_workers: How many threads or processes transform samples; with 0, whoever asks for them does.
+        describe: Says where a row is, for errors.
+        num_workers: How many threads or processes transform samples; with 0, the caller does.
         worker_kind: Threads suffice where a transform leaves Python (tokenizers, NumPy, reading); processes are for
             work in Python itself, and need transforms that can be pickled.
     """
 
-    state_fields: ClassVar[Fields] = {"input": dict}
-
     def __init__(
         self,
-        samples: SampleIterator,
+        rows: Stage,
         transforms: Sequence[AnyTransform],
         describe: Describe,
         *,
         num_workers: int = 0,
         worker_kind: WorkerKind = "thread",
     ) -> None:
-        super().__init__()
-        self._samples, self._describe = samples, describe
+        self._input, self._describe = rows, describe
         batched = transforms[0] if transforms and isinstance(transforms[0], BatchTransform) else None
-        self._rows_at_once = _ROWS_AT_ONCE if batched is None else batched.batch_size
-        self._work = (
-            partial(_transform_rows, tuple(transforms)) if batched is None else partial(_transform_batch, batched)
+        self._at_least, self._at_most = (1, _ROWS_AT_ONCE) if batched is None else (batched.batch_size,) * 2
+        self._work: Callable[[list[Sample]], Outcome] = (
+            partial(apply_to_each, tuple(transforms)) if batched is None else partial(apply_to_batch, batched)
         )
-        self._pool = None if num_workers == 0 else _Pool(num_workers, worker_kind)
-        # Work under way, in order: where its input began, and what will come of it.
-        self._under_way: deque[tuple[State, Future[_Outcome] | _Outcome]] = deque()
+        self._num_workers, self._kind = num_workers, worker_kind
+        self._executor: Executor | None = None
+        self._rest = Block()  # of the input
+        self._here: State = {"input": rows.get_state()}
+        # Work under way, in order: its input, and what will come of it.
+        self._under_way: deque[tuple[Block, Future[Outcome] | Outcome]] = deque()
+        self._failure: Exception | None = None  # it comes after what is under way
 
     def close(self) -> None:
         """End the workers and close the input."""
         self._under_way.clear()
-        if self._pool is not None:
-            self._pool.close()
-        self._samples.close()
+        if self._executor is not None:
+            _end(self._executor)
+        close(self._input)
 
     def next(self) -> Block:
-        """Transform the next samples, or wait for those that are under way."""
-        count, most = self._rows_at_once, 1 if self._pool is None else self._pool.most_under_way
+        """Transform the next rows, or wait for those that are under way."""
         while True:
-            while len(self._under_way) < most:
-                start = self._samples.state_dict()
-                samples = self._samples.read_block(count, count, as_samples=True).samples()
-                if not samples:
+            while self._failure is None and len(self._under_way) < max(1, 2 * self._num_workers):
+                rows = self._take()
+                if not len(rows):
                     break
-                made = self._work(samples) if self._pool is None else self._pool.submit(self._work, samples)
-                self._under_way.append((start, made))
+                self._under_way.append((rows, self._begin(rows.samples())))
             if not self._under_way:
+                if self._failure is not None:
+                    raise self._failure
                 return Block()
-            start, made = self._under_way.popleft()
-            outcome = made.result() if isinstance(made, Future) else made
+            rows, begun = self._under_way.popleft()
+            outcome = begun.result() if isinstance(begun, Future) else begun
             if outcome.error is not None:
-                failure = self._failure_at(start, outcome)
-                if not outcome.made:
-                    raise failure from outcome.error
-                self._failure = failure  # raised after the results that came before it
-                failure.__cause__ = outcome.error
+                self._failure = self._failure_of(rows, outcome, outcome.error)
+                self._under_way.clear()
             if outcome.made:
-                return Block(outcome.made)
+                return self._positioned(rows, outcome)
 
-    def _failure_at(self, start: State, outcome: _Outcome) -> TransformError:
-        where = self._describe(start, outcome.failed_at, outcome.count)
-        error = outcome.error
-        return TransformError(f"a transform failed on {where}: {type(error).__name__}: {error}", where=where)
+    def _take(self) -> Block:
+        """Take rows of the input that are transformed together; what fails comes after those before it."""
+        parts: list[Block] = []
+        count = 0
+        while count < self._at_least:
+            try:
+                rows = self._rest if len(self._rest) else self._input.next()
+            except Exception as error:  # noqa: BLE001  raised after what is under way
+                self._failure = error
+                break
+            if not len(rows):
+                break
+            rows.samples()  # all of them at once, which is quicker
+            part, self._rest = rows.split(self._at_most - count)
+            parts.append(part)
+            count += len(part)
+        return join_blocks(parts)
+
+    def _begin(self, samples: list[Sample]) -> Future[Outcome] | Outcome:
+        if self._num_workers == 0:
+            return self._work(samples)
+        if self._executor is None:
+            if self._kind == "process":  # started afresh: a forked child would have our locks, and none of our threads
+                self._executor = ProcessPoolExecutor(self._num_workers, mp_context=get_context("spawn"))
+            else:
+                self._executor = WorkerThreads(self._num_workers, "penstock-transform")
+            weakref.finalize(self, _end, self._executor)
+        return self._executor.submit(self._work, samples)
+
+    def _positioned(self, rows: Block, outcome: Outcome) -> Block:
+        assert rows.after is not None  # noqa: S101
+        block = Block(outcome.made)
+        if outcome.ends is None:
+            end = {"input": rows.after(len(rows))}
+            block = counted(block, {"input": rows.after(0)}, end)
+        else:
+            ends = outcome.ends
+            block = block.at(partial(_after_each, self._here, rows.after, ends))
+            end = _after_each(self._here, rows.after, ends, len(block))
+        self._here = end
+        return block
+
+    def _failure_of(self, rows: Block, outcome: Outcome, error: Exception) -> TransformError:
+        assert rows.after is not None  # noqa: S101
+        where = self._describe(rows.after, outcome.failed_at, len(rows))
+        failure = TransformError(f"a transform failed on {where}: {type(error).__name__}: {error}", where=where)
+        failure.__cause__ = error
+        return failure
 
     def get_state(self) -> State:
         """Return where the input of the next samples begins."""
-        return {"input": self._under_way[0][0] if self._under_way else self._samples.state_dict()}
+        return self._here
 
     def set_state(self, state: State) -> None:
         """Go to a position of the input, and forget the work under way."""
+        check_fields(state, {"input": dict}, "an iterator over transformed samples")
         for _, made in self._under_way:
             if isinstance(made, Future):
                 made.cancel()
         self._under_way.clear()
-        self._samples.load_state_dict(state["input"])
-
-
-class _Pool:
-    """Some workers that end when they are closed, or when nobody has this any more."""
-
-    def __init__(self, num_workers: int, kind: WorkerKind) -> None:
-        self.most_under_way = 2 * num_workers
-        self._num_workers, self._kind = num_workers, kind
-        self._executor: Executor | None = None
-
-    def submit(self, work: Callable[[list[Sample]], _Outcome], samples: list[Sample]) -> Future[_Outcome]:
-        if self._executor is None:
-            self._executor = self._start()
-            weakref.finalize(self, _end, self._executor)
-        return self._executor.submit(work, samples)
-
-    def close(self) -> None:
-        if self._executor is not None:
-            _end(self._executor)
-
-    def _start(self) -> Executor:
-        if self._kind == "process":  # started afresh: a forked child would have our locks, and none of our threads
-            return ProcessPoolExecutor(self._num_workers, mp_context=get_context("spawn"))
-        return WorkerThreads(self._num_workers, "penstock-transform")
+        self._failure, self._here = None, {"input": state["input"]}
+        self._rest = resume(self._input, state["input"])
 
 
 def _end(executor: Executor) -> None:
     executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _transform_rows(transforms: Sequence[AnyTransform], samples: list[Sample]) -> _Outcome:
-    made: list[Sample] = []
-    for number, sample in enumerate(samples):
-        try:
-            made += apply_all(transforms, sample)
-        except Exception as error:  # noqa: BLE001  raised where its sample would have been
-            return _Outcome(made, error, number)
-    return _Outcome(made)
+def _after_each(start: State, after: PositionAfter, ends: list[int], given: int) -> State:
+    """Describe the position after so many samples that were made of rows, by how many were made up to each row."""
+    if not given:
+        return start
+    row = bisect_left(ends, given)
+    if row < len(ends) and ends[row] == given:
+        return {"input": after(row + 1)}
+    return {"input": after(row), "given": given - (ends[row - 1] if row else 0)}
 
 
-def _transform_batch(transform: BatchTransform, samples: list[Sample]) -> _Outcome:
-    made: list[Sample] = []
-    try:
-        made.extend(transform(samples))
-    except Exception as error:  # noqa: BLE001
-        return _Outcome(made, error, getattr(error, "facts", {}).get("number"), len(samples))
-    return _Outcome(made)
-
-
-def describe_row(
-    name: str, find_row: Callable[[State, int], int | None], state: State, number: int | None, count: int
-) -> str:
-    """Describe where a sample is, by a state of the iterator that it came from.
+def describe_row(name: str, find_row: Callable[[int], int | None], state: State, number: int | None, count: int) -> str:
+    """Describe where a row of a stage is.
 
     Args:
         name: The shard.
-        find_row: Finds the stored row of a sample, so many samples after a state.
-        state: The state.
-        number: How many samples it came after it; None if it is one of several.
+        find_row: Finds the stored row of one of the rows.
+        state: The position before them.
+        number: Which of them it is; None if it is one of several.
         count: Of how many.
     """
-    first = find_row(state, number or 0)
+    first = find_row(number or 0)
     if first is not None:
         if number is not None or count == 1:
             return f"row {first} of {name}"
-        return f"one of the rows {first} to {find_row(state, count - 1)} of {name}"
-    inner: Any = state  # samples of a batch may come of any of its rows
+        return f"one of the rows {first} to {find_row(count - 1)} of {name}"
+    inner: State | None = state  # samples of a batch may come of any of its rows
     while isinstance(inner, dict) and "row" not in inner:
         inner = inner.get("input")
     return f"a sample of {name}" + (f" that was made of row {inner['row']} or a row soon after it" if inner else "")
-
-
-def find_row(samples: SampleIterator, transforms: Sequence[AnyTransform], state: State, number: int) -> int | None:
-    """Find the stored row that a sample was made of, so many samples after a state, by making them again.
-
-    Args:
-        samples: An iterator over the input of the transforms.
-        transforms: They made the samples.
-        state: Of the iterator over what they made.
-        number: How many samples come before it, from the state on.
-    """
-    samples.load_state_dict(state["input"])
-    left = number + state.get("given", 0)
-    while True:
-        here = samples.state_dict()
-        taken = samples.take(1)
-        if not taken or "row" not in here:
-            return None
-        left -= len(apply_all(transforms, taken[0]))
-        if left < 0:
-            return int(here["row"])

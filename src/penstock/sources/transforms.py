@@ -6,7 +6,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from penstock.errors import ConfigError
 from penstock.sources.code_digest import digest_code, name_of, with_code
@@ -223,6 +223,38 @@ def apply_all(transforms: Sequence[AnyTransform], sample: Sample) -> list[Sample
             return []
         sample = made  # type: ignore[assignment]
     return [sample]
+
+
+class Outcome(NamedTuple):
+    """What became of some samples."""
+
+    made: list[Sample]
+    ends: list[int] | None  # how many were made after each of them; None where they were transformed together
+    error: Exception | None = None  # it followed what was made
+    failed_at: int | None = None  # the number of the sample that failed; None if any of them may have
+
+
+def apply_to_each(transforms: Sequence[AnyTransform], samples: list[Sample]) -> Outcome:
+    """Return what transforms, none of them batched, make of samples."""
+    made: list[Sample] = []
+    ends: list[int] = []
+    for number, sample in enumerate(samples):
+        try:
+            made += apply_all(transforms, sample)
+        except Exception as error:  # noqa: BLE001  raised where its sample would have been
+            return Outcome(made, ends, error, number)
+        ends.append(len(made))
+    return Outcome(made, ends)
+
+
+def apply_to_batch(transform: BatchTransform, samples: list[Sample]) -> Outcome:
+    """Return what a batched transform makes of a batch."""
+    made: list[Sample] = []
+    try:
+        made.extend(transform(samples))
+    except Exception as error:  # noqa: BLE001  raised after what was made before
+        return Outcome(made, None, error, getattr(error, "facts", {}).get("number"))
+    return Outcome(made, None)
 
 
 def as_transform(given: Any) -> AnyTransform:

@@ -15,6 +15,7 @@ from penstock import JsonShardedSource
 from penstock.errors import CorruptShardError, SampleIndexError
 from penstock.formats.content import BEGINNING
 from penstock.formats.lines.json_values import ValueBlocks
+from penstock.sources.file_versions import FileStage, FileVersion
 from penstock.sources.iterators import SampleIterator
 from tests.sources.cutting import check_cut_anywhere
 
@@ -48,7 +49,11 @@ class Opened:
 
 
 def read(data: bytes, size: int = 1000, **settings: Any) -> SampleIterator:
-    return SampleIterator(ValueBlocks(Opened(partial(pieces, data, size)), "a.json", **settings))
+    return samples_of(Opened(partial(pieces, data, size)), **settings)
+
+
+def samples_of(content: Opened, **settings: Any) -> SampleIterator:
+    return SampleIterator(FileStage(ValueBlocks(content, "a.json", **settings), FileVersion("a.json", 0, None)))
 
 
 @given(
@@ -106,7 +111,7 @@ def test_a_fault_does_not_have_the_rest_of_the_file_read() -> None:
             given += 1
             yield b', {"a": 1}' * 10
 
-    samples = SampleIterator(ValueBlocks(Opened(content), "a.json"))
+    samples = samples_of(Opened(content))
     assert next(samples) == {"a": 1}
     with pytest.raises(CorruptShardError, match="item 1"):
         next(samples)
@@ -124,6 +129,6 @@ def test_a_state_is_a_seek_and_small_values_take_no_longer_in_large_pieces(tmp_p
     # What lies before the place need not even be JSON any more.
     data = path.read_bytes()
     opened = Opened(lambda begin: iter([data[begin:]]) if begin else iter([b"x"]))
-    resumed = SampleIterator(ValueBlocks(opened, "a.json"))
-    resumed.load_state_dict(state)
+    resumed = samples_of(opened)
+    resumed.load_state_dict({name: value for name, value in state.items() if name != "file"})
     assert list(resumed) == rows[39_000:]

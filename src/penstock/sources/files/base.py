@@ -12,8 +12,8 @@ from penstock.order.keys import hash_key
 from penstock.reading.source import SourceFiles
 from penstock.scan.patterns import find_source, has_magic, has_magic_part
 from penstock.sources.base import ShardedSource
+from penstock.sources.file_versions import FileStage, FilesVersion
 from penstock.sources.files.found import (
-    FilesVersion,
     FoundFile,
     FoundFiles,
     HiddenOptions,
@@ -22,14 +22,14 @@ from penstock.sources.files.found import (
     same_place,
     unique_names,
 )
-from penstock.sources.iterators import SampleIterator
 from penstock.sources.shard_info import ShardInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.blocks.stage import Stage, State
+    from penstock.blocks.stage import State
     from penstock.scan.patterns import Given
+    from penstock.sources.file_versions import FileBlocks
 
 
 def as_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -103,11 +103,11 @@ class FileShardedSource(ShardedSource):
             number, self._names[number], self._num_rows(number), file.info.num_bytes, file.url, file.info.etag
         )
 
-    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+    def open_stage(self, shard_name: str, row: int = 0) -> FileStage:
         """Open a file at a row."""
         number = self._number(shard_name)
         file = self._files[number]
-        return SampleIterator(self._open(number, check_row(file.url, row, None)), file.version)
+        return FileStage(self._open(number, check_row(file.url, row, None)), file.version)
 
     def shard_cuts(self, shard_name: str, num_bytes: int) -> list[State]:  # noqa: ARG002
         """Find where a file can be cut into pieces of about so many stored bytes, for several processes to read.
@@ -150,7 +150,7 @@ class FileShardedSource(ShardedSource):
         return ()
 
     @abstractmethod
-    def _open(self, number: int, row: int) -> Stage:
+    def _open(self, number: int, row: int) -> FileBlocks:
         """Open a file at a row."""
 
 

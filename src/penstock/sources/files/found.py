@@ -5,25 +5,25 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_pinned
 from penstock.cachedir.versions import tag_of
-from penstock.errors import ConfigError, ResumeError
+from penstock.errors import ConfigError
 from penstock.formats.content import FileContent
 from penstock.order.keys import hash_key
-from penstock.order.state_fields import COUNT, check_fields
 from penstock.outside_text import Bounded
 from penstock.scan.detect import known_suffixes
 from penstock.scan.listing import Lister
 from penstock.scan.objects import ScannedObject
 from penstock.scan.patterns import find_source, is_list, split_suffix, take_queries
+from penstock.sources.file_versions import FileVersion
 from penstock.storage.base import resolve_store, shown_url, url_scheme, without_login
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import escaped, has_escapes, join_url, real_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.scan.patterns import Given
     from penstock.storage.base import ObjectInfo, Store
@@ -31,51 +31,6 @@ if TYPE_CHECKING:
 
 _MORE_SUFFIXES = (".json",)
 _DIGITS = Bounded(r"[0-9]+|[^0-9]+", 4096)  # and no number that Python refuses
-
-
-class FileVersion(NamedTuple):
-    """Which file a position is in, as its store tells: a state does not go on in another one."""
-
-    name: str
-    num_bytes: int
-    tag: str | None  # None: the store tells no version
-
-    def check(self, saved: Any) -> None:
-        """Refuse a position in another file; those of earlier releases do not say in which they are."""
-        if saved is None:
-            return
-        check_fields(saved, {"bytes": COUNT, "version?": str}, f"the state in {self.name}")
-        size, tag = saved["bytes"], saved.get("version")
-        if size != self.num_bytes or (None not in (tag, self.tag) and tag != self.tag):
-            raise ResumeError(
-                f"{self.name} has changed since the state was saved: it had {size} bytes and version {tag}, and now has"
-                f" {self.num_bytes} and {self.tag}. Restore the file, or begin the epoch without the state; if it is a"
-                " copy with the same content, take the fields `file` out of the state",
-                path=self.name,
-            )
-
-
-class FilesVersion(NamedTuple):
-    """Which files a source reads: what is read ahead, or mixed, may come from any of them."""
-
-    digest: str
-    newest: tuple[int, str]  # when the one that was written last was written, and its name
-
-    def check(self, saved: str | None) -> None:
-        """Refuse a state of other files; those of earlier releases do not say which they were."""
-        if saved not in (None, self.digest):
-            raise ResumeError(
-                f"files have changed since the state was saved, and {self.newest[1]} was written last. Restore them, or"
-                " begin the epoch without the state; if they are copies, take the fields `files` and `file` out of it"
-            )
-
-
-def join_versions(versions: Iterable[FilesVersion | None]) -> FilesVersion | None:
-    """Join what is known of the files of several sources; None if none of them reads files."""
-    known = [each for each in versions if each is not None]
-    if len(known) < 2:
-        return known[0] if known else None
-    return FilesVersion(f"{hash_key(*(each.digest for each in known)):016x}", max(each.newest for each in known))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
+    from penstock.blocks.stage import Stage
     from penstock.reading.source import SourceFiles
-    from penstock.sources.iterators import SampleIterator
     from penstock.sources.shard_info import ShardInfo
     from penstock.storage.retry import RetryPolicy
     from penstock.types import Sample
@@ -128,9 +128,9 @@ class HuggingFaceShardedSource(ShardedSource):
         """Name the files, if a stream can read them in place."""
         return self._read.as_files()
 
-    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
         """Open a file at a row."""
-        return self._read.open_shard_at_row(shard_name, row)
+        return self._read.open_stage(shard_name, row)
 
     @property
     def has_random_rows(self) -> bool:

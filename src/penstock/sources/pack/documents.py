@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.blocks.stage import State
     from penstock.types import Sample
 
 LongDocuments = Literal["split", "truncate", "drop"]
@@ -31,8 +30,6 @@ class Document:
     columns: dict[str, npt.NDArray[Any]]
     length: int  # with the token that ends it
     has_own_end: bool
-    start: State  # of the input where the document was read
-    skip: int  # documents between there and this one
     num_dropped: int = 0  # tokens that are left out
 
     @property
@@ -43,8 +40,6 @@ class Document:
 
 def prepare_document(
     sample: Sample,
-    start: State,
-    skip: int,
     *,
     input_field: str,
     more_fields: Collection[str],
@@ -67,11 +62,11 @@ def prepare_document(
     length = num_tokens if ends_itself else num_tokens + 1
     if not num_tokens or (length > seq_length and long_documents == "drop"):
         nothing = {name: values[:0] for name, values in columns.items()}
-        return Document(nothing, 0, True, start, skip, num_tokens)
+        return Document(nothing, 0, True, num_tokens)
     if length > seq_length and long_documents == "truncate":
         kept = {name: values[:seq_length] for name, values in columns.items()}
-        return Document(kept, seq_length, True, start, skip, num_tokens - seq_length)
-    return Document(columns, length, ends_itself, start, skip)
+        return Document(kept, seq_length, True, num_tokens - seq_length)
+    return Document(columns, length, ends_itself)
 
 
 def join_documents(

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from penstock.blocks.block import Block
+from penstock.blocks.stage import BegunStage, close, resume, skip_rows
 from penstock.errors import DataError
 from penstock.order.keys import hash_key, permutation
-from penstock.order.state_fields import COUNT, refuse
-from penstock.sources.iterators import SampleIterator
+from penstock.order.state_fields import COUNT, check_fields, refuse
 from penstock.sources.pack.documents import Document, LongDocuments, join_documents, prepare_document
 from penstock.sources.pack.placement import Placement, best_fit, cut_into_rows, pool
 from penstock.sources.pack.rows import RowOptions, make_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
-    from penstock.blocks.stage import State
-    from penstock.order.state_fields import Fields
+    from penstock.blocks.stage import Stage, State
     from penstock.types import Int64Array, Sample
 
 PackStrategy = Literal["greedy", "pool", "first_fit"]
@@ -53,6 +55,16 @@ class PackStats:
         return PackStats(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
+_FIELDS = {
+    "input": dict,
+    "skip": range(_MOST_SKIPPED),
+    "offset": COUNT,
+    "group": COUNT,
+    "rows": COUNT,
+    "counts": {each.name: COUNT for each in fields(PackStats)},
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackOptions:
     """How documents are packed."""
@@ -75,31 +87,22 @@ class _Group:
     placement: Placement
 
 
-class PackedIterator(SampleIterator):
-    """Rows packed from the documents of an iterator.
+class PackedStage:
+    """Rows packed from documents.
 
     The position is where a group begins, in documents and tokens of the input, and how many of its rows were given.
     """
 
-    state_fields: ClassVar[Fields] = {
-        "input": dict,
-        "skip": range(_MOST_SKIPPED),
-        "offset": COUNT,
-        "group": COUNT,
-        "rows": COUNT,
-        "counts": {each.name: COUNT for each in fields(PackStats)},
-    }
-
-    def __init__(self, documents: SampleIterator, options: PackOptions) -> None:
-        super().__init__()
-        self._documents, self._options = documents, options
-        self._waiting: list[Document] = []  # read, and not in a group yet
+    def __init__(self, documents: Stage, options: PackOptions) -> None:
+        self._input, self._options = documents, options
+        self._rest = Block()  # of the input
+        self._waiting: list[tuple[Document, Callable[[], State]]] = []  # with their positions; in no group yet
         self._offset = 0  # tokens of the first of them that are in a group
         self._number = 0  # of the next group
         self._counts = PackStats()  # of all groups so far
         self._group: _Group | None = None
         self._next_row = 0
-        self._group_start = self._here()
+        self._group_start = self._group_end = self._here()
 
     def stats(self) -> PackStats:
         """Count what became of all tokens that are in groups so far, and of those that were dropped."""
@@ -107,71 +110,80 @@ class PackedIterator(SampleIterator):
 
     def close(self) -> None:
         """Close the documents."""
-        self._documents.close()
+        close(self._input)
 
     def next(self) -> Block:
         """Make the next rows of a group."""
         if self._group is None or self._next_row == self._group.placement.num_rows:
-            self._group_start, self._next_row = self._here(), 0
+            self._group_start, self._next_row, self._group = self._group_end, 0, None
             self._group = self._make_group()
             if self._group is None:
                 return Block()
-        begin = self._next_row
-        self._next_row = min(begin + _ROWS_AT_ONCE, self._group.placement.num_rows)
-        return Block(make_rows(self._group.columns, self._group.placement, begin, self._next_row, self._options.rows))
+            self._group_end = self._here()
+        begin, num_rows = self._next_row, self._group.placement.num_rows
+        self._next_row = min(begin + _ROWS_AT_ONCE, num_rows)
+        rows = make_rows(self._group.columns, self._group.placement, begin, self._next_row, self._options.rows)
+        return Block(rows, after=partial(_after_rows, self._group_start, self._group_end, begin, num_rows))
 
     def get_state(self) -> State:
         """Return where a group begins, and how many of its rows were given."""
-        if self._group is None or self._next_row == self._group.placement.num_rows:
-            return {**self._here(), "rows": 0}
-        return {**self._group_start, "rows": self._next_row}
+        num_rows = 0 if self._group is None else self._group.placement.num_rows
+        return _after_rows(self._group_start, self._group_end, self._next_row, num_rows, 0)
 
     def _here(self) -> State:
         """Return where the documents begin that are in no group yet."""
-        first = self._waiting[0] if self._waiting else None
         return {
-            "input": self._documents.state_dict() if first is None else first.start,
-            "skip": 0 if first is None else first.skip,
+            "input": self._waiting[0][1]() if self._waiting else self._next_document(),
+            "skip": 0,
             "offset": self._offset,
             "group": self._number,
             "counts": asdict(self._counts),
+            "rows": 0,
         }
+
+    def _next_document(self) -> State:
+        return self._input.get_state() if self._rest.after is None else self._rest.after(0)
 
     def set_state(self, state: State) -> None:
         """Make the group of a state again."""
-        self._documents.load_state_dict(state["input"])
-        self._waiting, self._offset, self._group = [], 0, None
+        check_fields(state, _FIELDS, "an iterator over packed rows")
+        self._waiting, self._offset, self._group, self._next_row = [], 0, None, 0
+        self._rest = resume(self._input, state["input"])
         counts = {each.name: state["counts"][each.name] for each in fields(PackStats)}
         self._number, self._counts = state["group"], PackStats(**counts)
         skip, offset, rows = state["skip"], state["offset"], state["rows"]
-        if self._documents.skip(skip) < skip:
-            raise refuse("skip", skip, "a number of documents that there are")
+        if skip:  # documents before the group, in a state of an earlier release
+            skipped, self._rest = skip_rows(BegunStage(self._rest, self._input), skip)
+            if skipped < skip:
+                raise refuse("skip", skip, "a number of documents that there are")
         if offset:
             self._read_documents()
-            if not self._waiting or offset >= self._waiting[0].length:
+            if not self._waiting or offset >= self._waiting[0][0].length:
                 raise refuse("offset", offset, "a number of tokens that the document has")
             self._offset = offset
-        self._group_start = self._here()
+        self._group_start = self._group_end = self._here()
         if rows:
             self._group = self._make_group()
             if self._group is None or rows > self._group.placement.num_rows:
                 raise refuse("rows", rows, "a number of rows that its group has")
-            self._next_row = rows
+            self._next_row, self._group_end = rows, self._here()
 
     def _read_documents(self) -> bool:
         """Read some more documents; tell whether there were any."""
-        start = self._documents.state_dict()
-        samples = self._documents.read_block(_DOCUMENTS_AT_ONCE, _DOCUMENTS_AT_ONCE, as_samples=True).samples()
-        self._waiting += [self._prepare(sample, start, number) for number, sample in enumerate(samples)]
-        return bool(samples)
+        rows, self._rest = (self._rest if len(self._rest) else self._input.next()).split(_DOCUMENTS_AT_ONCE)
+        if not len(rows):
+            return False
+        assert rows.after is not None  # noqa: S101
+        for number, sample in enumerate(rows.samples()):
+            position = partial(rows.after, number)
+            self._waiting.append((self._prepare(sample, position), position))
+        return True
 
-    def _prepare(self, sample: Sample, start: State, number: int) -> Document:
+    def _prepare(self, sample: Sample, position: Callable[[], State]) -> Document:
         options = self._options
         try:
             return prepare_document(
                 sample,
-                start,
-                number,
                 input_field=options.rows.input_field,
                 more_fields=options.rows.pad_values,
                 eos_token_id=options.eos_token_id,
@@ -179,7 +191,7 @@ class PackedIterator(SampleIterator):
                 long_documents=options.long_documents,
             )
         except DataError as error:
-            raise type(error)(f"{_describe(start, number)}: {error.message}", **error.facts) from error
+            raise type(error)(f"{_describe(position())}: {error.message}", **error.facts) from error
 
     def _make_group(self) -> _Group | None:
         options = self._options
@@ -187,14 +199,14 @@ class PackedIterator(SampleIterator):
         total, count = -self._offset, 0
         while True:
             while count < len(self._waiting) and total < wanted:
-                total += self._waiting[count].length
+                total += self._waiting[count][0].length
                 count += 1
             if total >= wanted or not self._read_documents():
                 break
         self._number += 1
         if not count:
             return None
-        documents = self._waiting[:count]
+        documents = [document for document, _ in self._waiting[:count]]
         bounds = np.cumsum([0, *(document.length for document in documents)])
         begin = self._offset
         end = min(int(bounds[-1]), begin + wanted) if options.strategy == "greedy" else int(bounds[-1])
@@ -252,8 +264,12 @@ class PackedIterator(SampleIterator):
         )
 
 
-def _describe(start: State, number: int) -> str:
-    """Return which document it is, so many after a state of an iterator over shards."""
-    inner, name = start.get("inner") or {"row": 0}, start.get("name")
-    is_row = set(inner) <= {"row", "byte", "line", "file"}  # each of them a document
-    return f"row {inner['row'] + number} of {name}" if is_row else f"a document of {name}"
+def _after_rows(start: State, end: State, begin: int, num_rows: int, given: int) -> State:
+    return end if begin + given == num_rows else {**start, "rows": begin + given}
+
+
+def _describe(position: State) -> str:
+    """Return which document a position in shards is before."""
+    inner, name = position.get("inner") or {"row": 0}, position.get("name")
+    is_row = set(inner) <= {"row", "byte", "line", "file", "given"}  # each of them a document
+    return f"row {inner['row'] + inner.get('given', 0)} of {name}" if is_row else f"a document of {name}"

@@ -59,8 +59,6 @@ class Packer(ABC):
         """Add a document; gives the rows that are ready now, none or several."""
         document = prepare_document(
             {"input_ids": tokens},
-            {},
-            0,
             input_field="input_ids",
             more_fields=(),
             eos_token_id=self._eos_token_id,
@@ -116,9 +114,9 @@ class GreedyPacker(Packer):
         eos = [] if last.has_own_end else [self._eos_token_id or 0]
         tokens = np.concatenate([last.columns["input_ids"], np.array(eos, np.int32)])
         head, rest = tokens[: last.length - left], tokens[last.length - left :]
-        self._waiting[-1] = type(last)({"input_ids": head}, len(head), True, {}, 0)
+        self._waiting[-1] = type(last)({"input_ids": head}, len(head), True)
         rows = super()._pack()
-        self._waiting, self._source_ids = [type(last)({"input_ids": rest}, len(rest), True, {}, 0)], [source_id]
+        self._waiting, self._source_ids = [type(last)({"input_ids": rest}, len(rest), True)], [source_id]
         self._num_tokens = left
         return rows
 

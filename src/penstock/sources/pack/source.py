@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
-from penstock.blocks.stage import check_row
+from penstock.blocks.stage import open_at_row
 from penstock.errors import ConfigError
 from penstock.order.keys import hash_key
 from penstock.sources.base import ShardedSource, as_source
+from penstock.sources.iterators import ShardsInTurn
 from penstock.sources.pack.documents import LongDocuments
-from penstock.sources.pack.packer import PackedIterator, PackOptions, PackStats, PackStrategy
+from penstock.sources.pack.packer import PackedStage, PackOptions, PackStats, PackStrategy
 from penstock.sources.pack.rows import RowOptions
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.blocks.stage import Stage
     from penstock.sources.base import GivesSource
 
 _ROWS_PER_FACTOR = 100
@@ -105,7 +107,7 @@ class PackedShardedSource(ShardedSource):
                 has_cu_seqlens=include_cu_seqlens,
             ),
         )
-        self._opened: PackedIterator | None = None
+        self._opened: PackedStage | None = None
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -123,14 +125,10 @@ class PackedShardedSource(ShardedSource):
         """Whether the source never ends."""
         return self._source.is_endless
 
-    def open_shard_at_row(self, shard_name: str, row: int = 0) -> PackedIterator:
+    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
         """Open the rows at one of them; to get there, all rows before it are packed. A state needs none of them."""
-        self.shard_number(shard_name)
-        rows = PackedIterator(self._source.iter_shards(), self._options)
-        skipped = rows.skip(row)
-        check_row(shard_name, row, row if skipped == row else skipped)
-        self._opened = rows
-        return rows
+        self._opened = PackedStage(ShardsInTurn(self._source), self._options)
+        return open_at_row(self._opened, shard_name, row)
 
     def stats(self) -> PackStats:
         """Return where the tokens went, for the iterator that was opened last."""
