@@ -473,7 +473,7 @@ def _hear(listeners: ShareListeners, source: str, counts: CacheCounts, update: G
     if update.quota is not None:
         listeners.tell(source, update.quota)
     for stream, caused in update.counts.items():
-        counts.add_caused(stream, caused)
+        counts.add(stream, downloads=caused.downloads, downloaded_bytes=caused.num_bytes, downloads_again=caused.again)
     if update.warnings:
         _warn(update.warnings)
 

@@ -71,11 +71,6 @@ _RANGE = Bounded(r"bytes (\d+)-\d+/(\d+)", 64)
 Origin = tuple[str, str, int]  # scheme, host, port
 
 
-def must_check_redirects(headers: Mapping[str, str]) -> bool:
-    """Return whether any of these headers would follow a redirect to another host by itself."""
-    return any(name.lower() not in _TAKEN_OFF for name in headers)
-
-
 def origin_of(url: str) -> Origin:
     """Return what must be equal for two URLs to be of one server."""
     parts = urlsplit(url)
@@ -417,7 +412,7 @@ cloud = Cloud(
 
 
 def _open(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> Store:
-    if settings.options.get(QUERIES) or must_check_redirects(settings.options.get("headers", {})):
+    if settings.options.get(QUERIES) or not _TAKEN_OFF.issuperset(map(str.lower, settings.options.get("headers", ()))):
         return HttpHeaderStore(settings, retry, hooks)
     return ObjectStore(cloud, settings, retry, hooks)
 

@@ -67,7 +67,7 @@ class HubStore(ReadsBodies[None]):
             return self.location.revision
         with _lock.get():
             if self._branch not in _commits:
-                _commits[self._branch] = self._ask("", lambda _: self._find_commit(), "its revision")
+                _commits[self._branch] = self._ask("", self._find_commit, "its revision")
             return _commits[self._branch]
 
     def stat(self, key: str) -> ObjectInfo:
@@ -157,7 +157,7 @@ class HubStore(ReadsBodies[None]):
         _limit_silence(self.retry.stall_s)
         return _hub().HfApi(endpoint=self.location.endpoint, token=self.location.token or False)
 
-    def _find_commit(self) -> str:
+    def _find_commit(self, _session: None) -> str:
         location = self.location
         info = self._api().repo_info(
             location.repo, revision=location.revision, repo_type=location.kind, timeout=self.retry.stall_s
@@ -189,7 +189,12 @@ class HubStore(ReadsBodies[None]):
     @contextmanager
     def _open(self, key: str, span: Span, commit: str = "") -> Iterator[ResponseBody]:
         url = self.location.file_url(self.location.path(key), commit)
-        with self._session(key), nullcontext() if len(span) == 0 else self._get(url, span) as response:
+        with (
+            self._session(key),
+            nullcontext()
+            if len(span) == 0
+            else _utils().get_session().stream("GET", url, **self._options(span)) as response,
+        ):
             if response is None or response.status_code == 416:  # the file ends before the range begins
                 yield ResponseBody(self._head(key, url), iter(()))
                 return
@@ -197,10 +202,6 @@ class HubStore(ReadsBodies[None]):
             skip = 0 if response.status_code == 206 else span.begin
             # As they come: gathered to larger ones they would be lost with the connection.
             yield ResponseBody(_describe_answer(key, response), cut_chunks(response.iter_bytes(), skip, len(span)))
-
-    def _get(self, url: str, span: Span) -> AbstractContextManager[Any]:
-        request: AbstractContextManager[Any] = _utils().get_session().stream("GET", url, **self._options(span))
-        return request
 
     def _options(self, span: Span) -> dict[str, Any]:
         headers = _utils().build_hf_headers(token=self.location.token or False, library_name="penstock")

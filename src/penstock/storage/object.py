@@ -168,11 +168,6 @@ def _into(data: memoryview) -> Callable[[Buffer, int], None]:
     return keep
 
 
-def _is_known(options: Mapping[str, Any]) -> bool:
-    """Return whether a bucket is at its provider's own address, or at one trusted with the user's credentials."""
-    return not (options.get("endpoint") and options.get("anonymous"))
-
-
 class Call(Protocol[T_co]):
     """One request, or several, to an obstore client about one path."""
 
@@ -189,7 +184,10 @@ class Cloud:
     may_try_anonymous: Callable[[Mapping[str, Any]], bool] = lambda options: not options.get("anonymous")
     read_only: str | None = None  # why it cannot be written to
     no_list: str | None = None  # why it cannot be listed
-    is_trusted: Callable[[Mapping[str, Any]], bool] = _is_known  # to send no more than asked
+    # To send no more than asked: a bucket at its provider's own address, or at one trusted with the user's credentials.
+    is_trusted: Callable[[Mapping[str, Any]], bool] = lambda options: (
+        not (options.get("endpoint") and options.get("anonymous"))
+    )
 
 
 @dataclass(frozen=True)
