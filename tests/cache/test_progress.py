@@ -94,7 +94,7 @@ class NotebookStream(io.StringIO):
 def test_in_a_notebook_it_is_whole_lines_without_control_characters(
     clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has set up logging there, so Python writes warnings to whatever is standard error at that moment."""
+    """Logging is not set up there, so Python writes warnings to whatever is standard error at that moment."""
     monkeypatch.setattr(logging.getLogger("penstock.cache"), "propagate", False)  # past the handlers of these tests
     stream = NotebookStream()
     monkeypatch.setattr("sys.stderr", stream)

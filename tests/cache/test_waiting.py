@@ -1,4 +1,4 @@
-"""Whoever waits for room ends: with room, or with an error in time, whatever else goes on."""
+"""A wait for room ends: with room, or with an error in time, whatever else goes on."""
 
 from __future__ import annotations
 

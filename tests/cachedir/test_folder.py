@@ -1,4 +1,4 @@
-"""Files of the user's own, of other people, and of nobody: what a cache leaves alone, and what it does not trust."""
+"""Files of the user, of others, and of unknown origin: what a cache leaves alone, and what it does not trust."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_control_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["editions", "editions/0123456789abcdef01234567", "ledger.jsonl", "boots.jsonl"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_control_folder_that_holds_links_or_pipes_is_refused(tmp_path: Path, name: str, kind: str) -> None:
-    """A cache that came with somebody's archive: nothing elsewhere is deleted or written to, and nobody waits."""
+    """A cache that came with an archive: nothing elsewhere is deleted or written to, and nothing is waited for."""
     data = write_dataset(tmp_path)
     (tmp_path / "outside/precious").mkdir(parents=True)
     (tmp_path / "outside/precious/index.json").write_text("thesis")

@@ -1,4 +1,4 @@
-"""What a user calls his data: roots, globs, lists, names. Pure."""
+"""What a user calls the data: roots, globs, lists, names. Pure."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_proxies_and_certificates() -> None:
 
 def test_a_certificate_that_nobody_vouches_for_is_told_at_once(tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "somebody")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "example")])
     now = datetime.now(timezone.utc)
     made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1)).sign(key, SHA256())
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -216,7 +216,7 @@ def test_who_may_read(hub: HubServer, repo: str) -> None:
         store_of(hub, url).read("x")
     assert TOKEN not in str(caught.value)
     with pytest.raises(BucketNotFoundError, match="no such repository"):
-        list(store_of(hub, "hf://datasets/nobody/nothing").list())
+        list(store_of(hub, "hf://datasets/no/nothing").list())
 
 
 def test_signed_addresses_are_not_shown(hub: HubServer, repo: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,8 +92,8 @@ def test_urls_that_cannot_be() -> None:
 
 
 def test_local_urls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert open_store("~/x") == LocalStore(Path("/home/somebody/x"))
+    monkeypatch.setenv("HOME", "/home/user")
+    assert open_store("~/x") == LocalStore(Path("/home/user/x"))
     assert open_store("file:///a%20b") == open_store("file://localhost/a b") == LocalStore(Path("/a b"))
     assert open_store("memory://a/b/") == MemoryStore("a/b")
 
@@ -104,7 +104,7 @@ def test_an_upload_shows_no_half_files(tmp_path: Path) -> None:
         store.upload(tmp_path / "missing", "x")
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
     (tmp_path / "store" / ".x.0.part").parent.mkdir(exist_ok=True)
-    (tmp_path / "store" / ".x.0.part").write_bytes(b"of somebody who was killed")
+    (tmp_path / "store" / ".x.0.part").write_bytes(b"of a killed process")
     assert list(store.list()) == []
 
 
