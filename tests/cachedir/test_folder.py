@@ -73,7 +73,7 @@ def test_what_another_reader_left_is_used_and_stays(tmp_path: Path) -> None:
     for path in (tmp_path / "remote").iterdir():
         (tmp_path / "local" / path.name).write_bytes(path.read_bytes())
     before = {path.name: path.stat().st_ino for path in (tmp_path / "local").iterdir()}
-    for limit in (None, 1000):
+    for limit in (None, 3000):
         with StreamingDataset(remote=tmp_path / "remote", local=tmp_path / "local", cache_limit=limit) as dataset:
             assert [int(sample["x"][0]) for sample in dataset] == list(range(60))
             assert dataset.stats().downloads == 1  # the index

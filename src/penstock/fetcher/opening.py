@@ -99,8 +99,7 @@ class IndexOpener:
             return Fetched(edition=last.name, away=str(error))
         self._tools.watch.begin(edition)
         self._tools.copies.begin(edition)
-        index = self._tools.rooms.folder(job.directory).ledger.get(INDEX_NAME)
-        self._tools.rooms.note_index(job.directory, 0 if index is None else index.num_bytes)
+        self._tools.rooms.note_index(job.directory)
         if handle.has_ranges:
             return Fetched(edition=edition.name, revision=handle.revision())
         text = (

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from penstock.cachedir.folder import Folder
 from penstock.errors import ConfigError
 from penstock.fetcher.budget import Budget, Disk, Limit, Reservation, Shelf, Step, check_possible
+from penstock.index.paths import INDEX_NAME
 from penstock.outside_text import ASCII, Bounded
 from penstock.units import format_bytes, parse_bytes
 from penstock.wire.messages import GroupUpdate
@@ -222,10 +223,14 @@ class Rooms:
             if hand_over and name is not None:
                 self.budget.hand_over(reservation.directory, name, time.monotonic())
 
-    def note_index(self, directory: Path, num_bytes: int) -> None:
+    def note_index(self, directory: Path) -> None:
         """Count the index that was brought to a directory, and raise if a limit has no room for it."""
+        ledger = self._folders[str(directory)].ledger
+        index = ledger.get(INDEX_NAME)
         with self._books:
-            self.budget.shelves[str(directory)].index_bytes = num_bytes
+            self.budget.shelves[str(directory)].index_bytes = 0 if index is None else index.num_bytes
+            if not self.budget.limits_of(str(directory)):
+                ledger.close()  # it is seldom asked again: a process may have hundreds of caches
             for limit in self.budget.limits_of(str(directory)):
                 check_possible(limit, "the index", self.budget.index_bytes(limit))
 
