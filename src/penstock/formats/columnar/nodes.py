@@ -18,7 +18,7 @@ from penstock.arrays_file import ArraysFile
 from penstock.blocks.block import join_columns
 from penstock.errors import CorruptShardError
 from penstock.formats.columnar.types import array_dtype, element_shape, has_array_elements, missing_value, to_values
-from penstock.formats.gather import as_list, copy_pieces, place_of
+from penstock.formats.gather import ShardMemory, as_list, copy_pieces, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,8 +42,8 @@ class BufferFile(ArraysFile):
 
     def __init__(self, data: ShardBytes, name: str) -> None:
         super().__init__(data, name)
-        self.data, self.num_bytes = data, len(data)
         self.place = place_of(data) if len(data) else 0
+        self.memory = ShardMemory(name, data, memoryview(data), self.place, 0)
 
     def place_of(self, name: str) -> int:
         """Return where in memory an array begins."""
@@ -243,7 +243,9 @@ class _BytesNode(_RunsNode):
 
     def pieces(self, rows: Int64Array) -> StoredValues | list[Any]:
         begins, ends = self._bounds(rows)
-        pieces = copy_pieces([self._file], [len(rows)], None, begins + self._place, ends + self._place, self._lengths)
+        pieces = copy_pieces(
+            [self._file.memory], [len(rows)], None, begins + self._place, ends + self._place, self._lengths
+        )
         is_null = self.is_null(rows)
         return pieces if is_null is None or not is_null.any() else with_none(as_list(pieces), is_null)
 
