@@ -261,9 +261,9 @@ def test_room_is_taken_as_bytes_arrive_and_not_before(tmp_path: Path) -> None:
     with run_script(answer) as server:
         dataset = StreamingDataset(remote=f"{server.url}/data", local=tmp_path / "cache", download_retry=0)
         with dataset:
-            table = dataset._opened.table
-            assert table is not None
-            table.cache.expect([(0, shard, shard) for shard in range(40)])
+            cache = dataset._opened.cache
+            assert cache is not None
+            cache.expect([(0, shard, shard) for shard in range(40)])
             for _ in range(8):
                 assert asked.acquire(timeout=30)
             assert disk_used(tmp_path / "cache") < 1_000_000

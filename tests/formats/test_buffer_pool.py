@@ -1,4 +1,4 @@
-"""Memory is used again when nobody looks at it, and not before."""
+"""Memory is used again when it is no longer looked at, and not before."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_is_held_stays_as_it_was(steps: list[tuple[int, int]]) -> None:
             del held[drop]
 
 
-def test_what_nobody_holds_is_used_again() -> None:
+def test_what_is_not_held_is_used_again() -> None:
     recycled = BufferPool(LIMIT)
     first = address(recycled.take(100))
     assert address(recycled.take(60)) == first

@@ -1,4 +1,4 @@
-"""Results come in the order of their items, whoever worked on them; errors come out; forks and workers are minded."""
+"""Results come in the order of their items, whatever thread made them; errors come out; forks and workers are kept."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def memory_of(data: bytes) -> ShardMemory:
 
 
 def check(values: list[bytes], picked: list[int]) -> None:
-    """Store values in two shards with bytes between them that are no one's, and gather some."""
+    """Store values in two shards with bytes between them that belong to neither, and gather some."""
     half = len(values) // 2
     shards, begins = [], []
     for group in (values[:half], values[half:]):

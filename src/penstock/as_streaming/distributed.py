@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from penstock.data.seat import find_seat
+from penstock.data.ranks import find_seat
 from penstock.errors import NoProcessGroupError
 from penstock.extras import require
 

@@ -9,7 +9,7 @@ _ORDERS = "penstock.as_streaming.orders"
 _READER = "penstock.as_streaming.readers"
 _REGISTRIES = "penstock.as_streaming.registries"
 _WORLD = "penstock.as_streaming.world"
-_WRITER = "penstock.publish.writers"
+_WRITER = "penstock.publish.writer"
 
 
 def _of(home: str, *names: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from penstock.data.seat import find_seat, worker_of
+from penstock.data.ranks import find_seat, worker_of
 from penstock.order.world import Seat
 from penstock.order.world import World as Nodes
 from penstock.order.world import replicate as replicate_seat

@@ -13,6 +13,7 @@ from penstock.formats.base import ReadOptions
 from penstock.reading.collected_rows import BatchReader
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.open_shards import OpenShards
+from penstock.reading.schedule import rows_at_once
 from penstock.reading.shard_table import check_layouts
 from penstock.reading.source import OpenShard, Source
 from penstock.units import parse_bytes
@@ -202,12 +203,3 @@ class _LocalShards(Source):
             memory_limit=self.memory_limit,
         )
         return OpenShard(reader)
-
-
-_ITER_ROWS = 256
-_ITER_BYTES = 32 << 20
-
-
-def rows_at_once(sample_bytes: float) -> int:
-    """Return how many samples to read at a time in a pass over a dataset; images take more than they are stored in."""
-    return max(1, min(_ITER_ROWS, int(_ITER_BYTES / max(1.0, sample_bytes))))

@@ -205,7 +205,7 @@ class MosaicNames(OpenedDataset):
     @property
     def samples_per_shard(self) -> Int64Array:
         """The number of samples of each shard."""
-        return np.concatenate(self._opened.lengths)
+        return np.concatenate([each.shards.lengths for each in self._opened.streams])
 
     @property
     def sample_offset_per_shard(self) -> Int64Array:
@@ -220,7 +220,7 @@ class MosaicNames(OpenedDataset):
     @property
     def shards_per_stream(self) -> Int64Array:
         """The number of shards of each stream."""
-        return np.array([len(lengths) for lengths in self._opened.lengths], np.int64)
+        return np.array([each.shards.num_shards for each in self._opened.streams], np.int64)
 
     @property
     def shard_offset_per_stream(self) -> Int64Array:
@@ -237,7 +237,7 @@ class MosaicNames(OpenedDataset):
     @property
     def shards(self) -> Shards:
         """What the indexes say of each shard; streams with a source of their own have none."""
-        return Shards(files.index for files in self._opened.files if files is not None)
+        return Shards(each.files.index for each in self._opened.streams if each.files is not None)
 
     @property
     def spanner(self) -> Spanner:
@@ -249,8 +249,8 @@ class MosaicNames(OpenedDataset):
         """Count the bytes on this node of what was fetched for this dataset."""
         from penstock.cache.contents import read_contents  # seldom needed, and a tenth of what loading penstock takes
 
-        table = self._opened.table
-        directories = set() if table is None else {stream.directory for stream in table.cache.streams}
+        cache = self._opened.cache
+        directories = set() if cache is None else {stream.directory for stream in cache.streams}
         return sum(read_contents(directory).num_bytes for directory in directories if directory.exists())
 
     def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:  # noqa: ARG002
@@ -268,9 +268,9 @@ class MosaicNames(OpenedDataset):
 
         self._close_shards()
         for cache, stream, shards in self._opened.cached_shards(self._one_shard(shard_id)):
-            index = next(files.index for files in self._opened.files if files is not None and files.cached == stream)
+            files = next(each.files for each in self._opened.streams if each.files and each.files.cached == stream)
             for number in shards:
-                evict(cache.streams[stream].directory, index.shards[number].name)
+                evict(cache.streams[stream].directory, files.index.shards[number].name)
 
     def _one_shard(self, shard_id: int) -> Int64Array:
         if not 0 <= shard_id < self.num_shards:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.codecs.digest import check_hashes
-from penstock.data.seat import SeatSettings
+from penstock.data.ranks import SeatSettings
 from penstock.data.stream import check_downloads
 from penstock.errors import ConfigError
 from penstock.formats.base import ReadOptions

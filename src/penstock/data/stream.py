@@ -7,17 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cachedir.layout import default_directory
 from penstock.codecs.digest import check_hashes
 from penstock.errors import ConfigError
+from penstock.index.paths import INDEX_NAME
 from penstock.order.make_plan import count_epoch
-from penstock.order.state_fields import refuse
 from penstock.order.weights import StreamWeight
 from penstock.reading.source import ReadsFiles
 from penstock.registry import Registry
-from penstock.scan.patterns import find_source, is_list, take_queries
 from penstock.storage.base import resolve_store, shown_url, url_scheme
-from penstock.storage.hub_location import at_revision, is_commit, parse_hub_url
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import join_url
 from penstock.units import check_bool, check_mapping, check_seconds, check_whole
@@ -154,6 +151,10 @@ class Stream:
         """Return the place of the data, or of their copies, as one path or URL."""
         if given is None:
             return None
+        if isinstance(given, str | os.PathLike) and url_scheme(os.fspath(given)) is None:
+            return os.fspath(given)
+        from penstock.scan.patterns import find_source, is_list, take_queries  # a path of this machine needs none
+
         if is_data:
             given, self.queries = take_queries(given)
         if not is_list(given):
@@ -181,6 +182,9 @@ class Stream:
         """Read another commit of a repository from now on, unless the user named one; tell whether that is so."""
         if self.remote is None or url_scheme(self.remote) != "hf":
             return False
+        from penstock.order.state_fields import refuse
+        from penstock.storage.hub_location import at_revision, is_commit, parse_hub_url
+
         if not is_commit(commit):
             raise refuse("revisions", commit, "a commit for each stream")
         named = parse_hub_url(self.remote)[2] or (self.storage_options or {}).get("revision")
@@ -242,6 +246,13 @@ class Stream:
             return there
         return None
 
+    @property
+    def is_dataset_here(self) -> bool:
+        """Whether this is plainly a folder of this machine with an index; it may still be one if not."""
+        folder = self.in_place
+        is_said = self.format not in (None, "mds") or self.patterns or self.queries or self.types is not None
+        return folder is not None and not is_said and os.path.exists(folder / INDEX_NAME)  # noqa: PTH110  no errors
+
 
 def check_downloads(download_retry: int | None, download_timeout: float | None) -> None:
     """Refuse numbers of tries and times to wait that are none."""
@@ -251,8 +262,11 @@ def check_downloads(download_retry: int | None, download_timeout: float | None) 
 
 def _default_folder(place: str) -> str:
     """Return the folder of data for which the user names none: on this machine, their own."""
-    is_here = url_scheme(place) in (None, "file")
-    return str(LocalStore.from_url(place).root if is_here else default_directory(place, None))
+    if url_scheme(place) in (None, "file"):
+        return str(LocalStore.from_url(place).root)
+    from penstock.cachedir.layout import default_directory
+
+    return str(default_directory(place, None))
 
 
 def _join(remote: str, split: str | None) -> str:
@@ -267,18 +281,6 @@ def apply_defaults(streams: Sequence[Stream], defaults: Mapping[str, Any]) -> No
             are_for_none = all(each.is_here for each in streams)
             resolve_store(stream.place, stream.storage_options or (options if are_for_none else None))  # which refuses
         stream.apply_default({**defaults, "storage_options": None} if stream.is_here else defaults)
-
-
-def name_streams(given: list[Stream]) -> list[str]:
-    """Return every stream a name of its own: the one it has, or its number.
-
-    The order of a stream depends on its name, so it must not depend on where the data are kept.
-    """
-    names = [str(number) if stream.name is None else stream.name for number, stream in enumerate(given)]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"two streams are called {name!r}: give each stream its own name")
-    return names
 
 
 def fill_weights(streams: Sequence[Stream], shards: Sequence[StreamShards], settings: RunSettings) -> int:

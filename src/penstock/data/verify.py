@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.codecs.digest import check_digest
 from penstock.codecs.unpack import release, unpack_to_memory
-from penstock.data.stored import StoredDataset
-from penstock.errors import MissingExtraError, PenstockError
+from penstock.data.look import StoredDataset
+from penstock.errors import CorruptShardError, MissingExtraError, PenstockError
 from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.parts import load_file
 from penstock.index.paths import resolve_inside
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from penstock.data.in_place.look import FilesLook
-    from penstock.formats.base import ShardBytes
-    from penstock.index.model import FileInfo, Part, ShardInfo
+    from penstock.data.look import FilesLook
+    from penstock.formats.base import ShardBytes, ShardReader
+    from penstock.index.model import FileInfo, Index, Part, ShardInfo
 
     # Of one part of a shard: the stored file and, if that is compressed, the raw one.
     Forms = list[tuple[ShardBytes, FileInfo]]
@@ -57,41 +57,47 @@ def verify_dataset(
     options = ReadOptions(
         allow_unsafe_types=allow_unsafe_types or not read_values, image_decoder="array" if read_values else "raw"
     )
-    problems = []
-    num_digests = 0
     with StoredDataset.at(place, storage_options) as dataset:
-        index = dataset.read_index()
-        for shard in index.shards:
-            try:
-                with dataset.stored_shard(shard) as folder, _loaded(folder, shard) as forms:
-                    for data, info in chain.from_iterable(forms):
-                        num_digests += _check_all(data, info)
-                    _read(forms, shard, options, read_values=read_values)
-            except MissingExtraError:
-                raise
-            except (PenstockError, OSError) as error:
-                problems.append(str(error))
-    stored = [part.stored.num_bytes for shard in index.shards for part in shard.parts]
-    return VerifyReport(len(index.shards), index.num_samples, sum(stored), num_digests, tuple(problems))
+
+        def check(_: int, shard: ShardInfo) -> int:
+            with dataset.stored_shard(shard) as folder, _loaded(folder, shard) as forms:
+                num_digests = sum(_check_all(data, info) for data, info in chain.from_iterable(forms))
+                _read(forms, shard, options, read_values=read_values)
+                return num_digests
+
+        return _verify(dataset.read_index(), check)
 
 
 def verify_files(files: FilesLook, *, read_values: bool = False) -> VerifyReport:
     """Fetch, unpack and open every shard of files of other programs and, if asked, read every value."""
     options = ReadOptions(image_decoder="array" if read_values else "raw")
+
+    def check(number: int, shard: ShardInfo) -> int:
+        with files.open_shard(number, options) as reader:
+            if len(reader) != shard.num_samples:
+                raise CorruptShardError(
+                    f"{shard.name} has {len(reader)} samples, and the index says {shard.num_samples}", shard=shard.name
+                )
+            if read_values:
+                _read_values(reader)
+        return 0
+
+    return _verify(files.index, check)
+
+
+def _verify(index: Index, check: Callable[[int, ShardInfo], int]) -> VerifyReport:
+    """Check each shard, whatever is wrong with the others; `check` returns how many digests it compared."""
     problems = []
-    for number, shard in enumerate(files.index.shards):
+    num_digests = 0
+    for number, shard in enumerate(index.shards):
         try:
-            with files.open_shard(number, options) as reader:
-                if len(reader) != shard.num_samples:
-                    problems.append(f"{shard.name} has {len(reader)} samples, and the index says {shard.num_samples}")
-                for begin in range(0, len(reader) if read_values else 0, _ROWS):
-                    reader.read(range(begin, min(begin + _ROWS, len(reader))))
+            num_digests += check(number, shard)
         except MissingExtraError:
             raise
         except (PenstockError, OSError) as error:
             problems.append(str(error))
-    num_bytes = int(files.index.columns.stored_sizes.sum())
-    return VerifyReport(len(files.index.shards), files.index.num_samples, num_bytes, 0, tuple(problems))
+    num_bytes = int(index.columns.stored_sizes.sum())
+    return VerifyReport(len(index.shards), index.num_samples, num_bytes, num_digests, tuple(problems))
 
 
 @contextmanager
@@ -109,9 +115,13 @@ def _read(forms: list[Forms], shard: ShardInfo, options: ReadOptions, *, read_va
     """Open a shard and, if asked, decode all of its values."""
     reader = get_format(shard.layout.format).open_checked([form[-1][0] for form in forms], shard, options)
     if read_values:
-        for begin in range(0, len(reader), _ROWS):
-            reader.read(range(begin, min(begin + _ROWS, len(reader))))
+        _read_values(reader)
     reader.close()
+
+
+def _read_values(reader: ShardReader) -> None:
+    for begin in range(0, len(reader), _ROWS):
+        reader.read(range(begin, min(begin + _ROWS, len(reader))))
 
 
 def _load(folder: Path, part: Part, compression: str | None) -> Forms:

@@ -11,10 +11,9 @@ import numpy as np
 from penstock.cache.cache import Cache
 from penstock.cache.proxied import lend_proxied
 from penstock.data.dataset import StreamingDataset
-from penstock.data.in_place.streams import FilesOfStream
-from penstock.data.open_streams import cached_stream
-from penstock.data.seat import is_worker
+from penstock.data.ranks import is_worker
 from penstock.data.stream import Stream
+from penstock.data.stream_files import FilesOfStream, cached_stream
 from penstock.episodes.clips import FetchedClips, LocalClips, clips_request, keep_stretches
 from penstock.episodes.counters import clip_counts
 from penstock.episodes.decoders import Videos

@@ -25,8 +25,8 @@ from penstock.episodes.samples import (
 from penstock.episodes.upcoming import ClipKey
 from penstock.errors import CorruptShardError
 from penstock.order.lru import LRU
-from penstock.reading.skip import SKIPPED
 from penstock.reading.source import FunctionReader, OpenShard, Source
+from penstock.reading.transforms import SKIPPED
 from penstock.thread_times import reading_inside
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.cache.shares import ShareListener
-    from penstock.counters import Counters
-    from penstock.data.stats import Stats
+    from penstock.counters import Counters, Stats
     from penstock.episodes.clips import FetchedClips
     from penstock.episodes.decoders import DecodedFrames, Videos
     from penstock.episodes.episode_table import ChosenFrames

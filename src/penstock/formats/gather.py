@@ -47,12 +47,6 @@ _ADDRESSES = 1 << (47 if platform.machine() in ("x86_64", "AMD64") else 48)
 _LARGEST_ITEM = (1 << 62) // _ADDRESSES  # NumPy counts the bytes of an array as if no two items shared any
 
 
-def view_items(data: ShardBytes, kind: str, num_bytes: int) -> npt.NDArray[Any]:
-    """View a shard as overlapping items, one beginning at each byte: any values of equal length are one gather away."""
-    length = max(len(data) - num_bytes + 1, 0)
-    return np.ndarray((length,), f"{kind}{num_bytes}", data if length else b"", 0, (1,))
-
-
 @lru_cache(maxsize=256)
 def view_memory(kind: str, num_bytes: int) -> npt.NDArray[Any]:
     """View all memory of this process as overlapping items, so that values of many shards are one gather away.

@@ -16,7 +16,7 @@ from penstock.errors import (
     ShardTooLargeError,
     UnsafeTypeError,
 )
-from penstock.formats.base import RowRanges, ShardFormat, check_projection, get_format
+from penstock.formats.base import RowRanges, ShardFormat, get_format
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
 from penstock.formats.encodings.base import Encoding, FixedEncoding
@@ -266,7 +266,7 @@ class MDSFormat(ShardFormat):
                     f"the index says that column {column.name!r} of encoding {column.encoding!r} has"
                     f" {column.num_bytes} bytes, but it has {encoding.num_bytes}"
                 )
-        check_projection(layout, options)
+        super().check(layout, options)
 
     def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> MDSReader:
         """Open a shard; its values are found when they are read."""

@@ -17,7 +17,7 @@ from penstock.errors import (
     IndexFieldError,
     UnknownEncodingError,
 )
-from penstock.formats.base import ShardFormat, check_projection
+from penstock.formats.base import ShardFormat
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
 from penstock.formats.encodings.numbers import plain_number
@@ -77,7 +77,7 @@ class TextFormat(ShardFormat, Protocol):
         """Refuse unknown encodings and columns that are not there."""
         for column in layout.columns:
             _check_encoding(column.encoding)
-        check_projection(layout, options)
+        super().check(layout, options)
 
 
 def _check_encoding(text: str) -> None:
@@ -152,7 +152,7 @@ class TextReader:
 
     def close(self) -> None:
         """Unmap the shard."""
-        self._offsets = None  # it points into the mapping, which closes only when nobody does
+        self._offsets = None  # it points into the mapping, which closes only when nothing does
         self._num_samples = 0
         for part in (self._data, self._meta):
             release(part)

@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from penstock.blocks.worker_threads import WorkerThreads
-from penstock.data.seat import find_seat
+from penstock.data.ranks import find_seat
 from penstock.errors import ConfigError
 from penstock.loaders.collate import collate_batch, takes_rows
-from penstock.loaders.loop_clock import LoopClock
+from penstock.loaders.counting import LoopClock
 from penstock.loaders.placement import find_placement
 from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings
 from penstock.loaders.threads import make_batches
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
     from penstock.blocks.block import Block
+    from penstock.counters import LoopStats
     from penstock.data.dataset import StreamingDataset
-    from penstock.data.stats import LoopStats
     from penstock.loaders.indexed_passes import IndexedPasses
     from penstock.types import Sample
 

@@ -7,14 +7,13 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from penstock.data.collate import TimedCollate, collate_alone
+from penstock.counters import Stats
 from penstock.data.dataset import StreamingDataset
-from penstock.data.stats import Stats
+from penstock.data.torch_loaders import TimedCollate, collate_alone
 from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.loaders.adaptive_prefetch import prefetch_adaptively
-from penstock.loaders.counting import DeliveredBatches
-from penstock.loaders.loop_clock import LoopClock
+from penstock.loaders.counting import DeliveredBatches, LoopClock
 from penstock.loaders.waiting import WaitingWatch, explain_waiting
 from penstock.processes import num_processors
 
@@ -183,15 +182,17 @@ class StreamingDataLoader(DataLoader[Any]):
         # One thread, whatever number was asked for: reading is copying, which takes all that memory can give, or it is
         # decoding, which takes all processors. Several threads would only take the interpreter from each other.
         in_thread = self._batches_ahead > 0
-        reader = dataset.readers.for_loader(begun, dataset.make_columns, in_thread=in_thread)
-        batches: Iterator[Columns] = reader.columns()
-        if in_thread:
+        batches: Iterator[Columns]
+        if not in_thread:
+            batches = dataset.readers.columns(begun.number, dataset.make_columns)
+        else:
+            reader = dataset.readers.columns_ahead(begun, dataset.make_columns)
             batches = prefetch_adaptively(
                 reader.columns,
                 ahead=self._batches_ahead,
                 max_bytes=_MAX_BYTES_AHEAD,
                 weigh=_num_bytes,
-                on_abandon=dataset.readers.abandon_threads,
+                on_abandon=dataset.readers.here.abandon_thread,
             )
         for columns in batches:
             if self._drops_last and len(next(iter(columns.values()))) < (dataset.batch_size or 1):

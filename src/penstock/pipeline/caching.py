@@ -24,11 +24,11 @@ from penstock.interrupts import WaitingFor
 from penstock.order.lru import LRU
 from penstock.pipeline.cutting import Cut, CutSource, find_cuts, plan_cuts
 from penstock.pipeline.stages import BaseStage, hold_in_memory, storage_options
+from penstock.publish.dataset_writer import MANIFEST_NAME, SaveSettings
 from penstock.publish.engines import ProcessPool, RayEngine
 from penstock.publish.materialise import ThisProcess, materialise
 from penstock.publish.mds_files import infer_columns
 from penstock.publish.parts import PARTS_VERSION, PLAN_LOCK, PLAN_NAME, PartsTarget, part_name
-from penstock.publish.settings import MANIFEST_NAME, SaveSettings
 from penstock.publish.sizes import PROBE_ROWS
 from penstock.sources.base import ShardedSource, TransformedShardedSource
 from penstock.sources.code_digest import why_none, with_code
@@ -74,7 +74,7 @@ class CacheStage(BaseStage):
     def process(self, data: Data, context: PipelineContext) -> Data:
         """Build or find the caches."""
         config, made = context.config, dict(data)
-        for name, dataset in zip(config.names, config.datasets, strict=True):
+        for name, dataset in config.named.items():
             if self.config.enabled and dataset.cache_enabled and name in made:
                 made[name] = self._cache(made[name], name, dataset.cache_path or self.config.cache_dir, context)
         return made
@@ -115,7 +115,7 @@ class CacheStage(BaseStage):
             num_parts = len(tasks.cuts)
             engine: Engine = ProcessPool(config.num_workers) if config.num_workers else ThisProcess()
             if ray.enabled:
-                engine = RayEngine(ray.num_workers, ray.resources_per_worker, ray.use_gpu, ray.object_store_memory)
+                engine = RayEngine(**ray.arguments("enabled"))
             build = partial(_build, tasks, target, engine, name, observer)
             if config.wait:
                 build(lambda _: None, lambda: False)
@@ -191,7 +191,7 @@ def _is_fresh(manifest: Mapping[str, Any], expiry_s: float | None) -> bool:
     return expiry_s is None or manifest["finished_at"] + expiry_s > time.time()
 
 
-# --- Reading ---
+# --- Reading -------------------------------------------------------------------------------------------------
 
 
 class CachedShardedSource(ShardedSource):
@@ -376,7 +376,7 @@ def _copy(sample: Sample) -> Sample:
     }
 
 
-# --- While it is built ---
+# --- While it is built ---------------------------------------------------------------------------------------
 
 
 class BackgroundBuild:
@@ -432,7 +432,7 @@ def _fail(futures: list[Future[Any]], error: BaseException) -> None:
             future.set_exception(error)
 
 
-# --- What it is keyed by ---
+# --- What it is keyed by -------------------------------------------------------------------------------------
 
 
 def order_fingerprint_by(source: ShardedSource, how: HashFunction) -> str | None:

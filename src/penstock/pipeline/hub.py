@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ObjectNotFoundError
-from penstock.publish.settings import MANIFEST_NAME, is_saved_file
+from penstock.publish.dataset_writer import MANIFEST_NAME, is_saved_file
 from penstock.storage.base import open_store, resolve_store, url_scheme
 from penstock.storage.hub import HubStore
 from penstock.storage.local import LocalStore

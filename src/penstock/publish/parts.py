@@ -19,9 +19,8 @@ from penstock.files import sweep
 from penstock.index.catalog import parse_index
 from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import INDEX_NAME
-from penstock.publish.dataset_writer import save_samples
+from penstock.publish.dataset_writer import MANIFEST_NAME, SaveSettings, save_samples
 from penstock.publish.merge_index import merge_indexes
-from penstock.publish.settings import MANIFEST_NAME, SaveSettings
 from penstock.publish.target import FilesTarget, hold_output, open_files, read_json
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -9,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from penstock.cache.progress import single_progress_line
 from penstock.errors import ConfigError
 from penstock.formats.gather import StoresRows, in_order
 from penstock.thread_times import decoding, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from typing import TypeAlias
 
     import numpy.typing as npt
@@ -122,6 +123,7 @@ class CollectedRows:
 
 
 _NO_ROWS = np.zeros(0, np.int64)
+_NO_WAIT = nullcontext()
 
 
 @lru_cache(maxsize=256)
@@ -224,7 +226,7 @@ class BatchReader:
         grouped = group_by_shard(np.asarray(ids, np.int64), self.spans)
         block = CollectedRows(grouped.rows, grouped.places, by_column=by_column)
         groups = list(grouped)
-        with self.shards, single_progress_line():
+        with self.shards, self._one_wait():
             if soon is not None and groups:
                 groups = self._add_few(block, grouped, groups, soon)
             for shard, begin, end in groups:
@@ -235,6 +237,14 @@ class BatchReader:
             with decoding:
                 block.finish()
         return block
+
+    def _one_wait(self) -> AbstractContextManager[Any]:
+        """Have the user told of all that is waited for as of one thing."""
+        if self._rows is None:
+            return _NO_WAIT
+        from penstock.cache.progress import single_progress_line  # what is here already waits for nothing
+
+        return single_progress_line()
 
     def _add_few(self, block: CollectedRows, grouped: GroupedRows, groups: list[_Group], soon: Soon) -> list[_Group]:
         """Add the rows that are read without their shards, all of them at once; return what is left."""

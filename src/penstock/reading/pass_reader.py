@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
-from penstock.reading.collected_rows import Soon
+from penstock.reading.collected_rows import Soon, group_by_shard
 from penstock.reading.open_shards import pages_budget
 from penstock.reading.schedule import (
     Announcer,
@@ -22,23 +23,26 @@ from penstock.reading.schedule import (
     may_read_first_alone,
     portion_size,
 )
-from penstock.reading.skip import SKIPPED, UnreadableSample, fill_gaps, read_around
 from penstock.reading.source import FollowsSamples, fetched_by, mean_sizes, portion_bytes, samples_ahead
+from penstock.reading.transforms import SKIPPED, UnreadableSample
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.reading.collected_rows import CollectedRows
+    from penstock.formats.base import ShardReader
+    from penstock.reading.collected_rows import BatchReader, CollectedRows
     from penstock.reading.readers import DeliveredCount, ThreadReader
     from penstock.reading.schedule import BatchSchedule
     from penstock.reading.source import Source
-    from penstock.types import Columns, Int64Array
+    from penstock.types import Columns, Int64Array, Sample
 
     # Gives what stands in the place of samples that were read, by their ids; some may be gaps, which stay.
     MakeSamples: TypeAlias = Callable[[list[int], list[Any]], list[Any]]
     MakeColumns: TypeAlias = Callable[[Int64Array, Columns], Columns]
     ReadBlock: TypeAlias = Callable[..., CollectedRows]  # of ids, and of a `Soon` if they are the first
+
+log = logging.getLogger("penstock.data")
 
 _LARGE_SHARD_BYTES = 4 << 20  # of which one takes longer than a few round trips
 
@@ -55,6 +59,8 @@ class PassOptions:
         if self.on_error not in ("raise", "skip"):
             raise ConfigError(f"unknown on_error {self.on_error!r}: use 'raise' or 'skip'")
         check_whole("predownload", self.predownload, 0)
+        if self.cache_limit is not None and self.cache_limit <= 0:
+            raise ConfigError(f"cache_limit is {self.cache_limit} bytes, too small for any shard: raise it")
 
 
 class PassReader:
@@ -285,3 +291,52 @@ class PassReader:
             self._reader.counts.skip(fill_gaps(batch, ids.tolist()))
             filled += batch
         return filled
+
+
+# --- Samples that cannot be read: another good one of the same batch stands in for each ------------------------------
+
+
+def read_around(reader: BatchReader, ids: Int64Array) -> list[Sample | UnreadableSample]:
+    """Read samples that cannot all be read, row by row where need be; a gap stands for each that cannot.
+
+    A shard that fails is asked for once.
+    """
+    grouped, shards = group_by_shard(ids, reader.spans), reader.shards
+    samples: dict[int, Sample | UnreadableSample] = {}
+    for shard, begin, end in grouped:
+        rows, places = grouped.rows[begin:end], grouped.places[begin:end].tolist()
+        with shards:
+            try:
+                opened = shards.get(shard, len(rows))
+            except SKIPPED as error:
+                samples.update(dict.fromkeys(places, UnreadableSample(error)))
+                continue
+            try:
+                samples.update(zip(places, opened.read(rows), strict=True))
+            except SKIPPED:
+                samples.update(zip(places, [_read_row(opened, row) for row in rows.tolist()], strict=True))
+    return [samples[place] for place in range(len(ids))]
+
+
+def _read_row(reader: ShardReader, row: int) -> Sample | UnreadableSample:
+    try:
+        return reader.read([row])[0]
+    except SKIPPED as error:
+        return UnreadableSample(error)
+
+
+def fill_gaps(batch: list[Any], ids: Sequence[int]) -> int:
+    """Put good samples of a batch in the place of those that could not be read; give the number of these.
+
+    A batch without any good sample raises the error of its first.
+    """
+    gaps = [place for place, sample in enumerate(batch) if isinstance(sample, UnreadableSample)]
+    if not gaps:
+        return 0
+    good = [sample for sample in batch if not isinstance(sample, UnreadableSample)]
+    if not good:
+        raise batch[0].error
+    for number, place in enumerate(gaps):
+        log.warning("skipping sample %s: %s", ids[place], batch[place].error)
+        batch[place] = good[number % len(good)]
+    return len(gaps)

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from penstock.wire.quota import OpenShardQuota
 
 
-COUNTED = ("skipped", "reading_ns", "waiting_ns", "decoding_ns", "transforming_ns", "collating_ns")
-COUNTED_BY_STREAM = ("samples", "bytes")
-
-
 class ReadCounts:
     """Counts for one thread what it reads in passes, and what its time goes to; whole blocks at a time."""
 
@@ -166,23 +162,27 @@ class ProcessReaders:
             # that it looks at. In a worker none of that is garbage.
             gc.freeze()
         self._source, self._first_ids, self._row = source, first_ids, row
+        self._all: list[ThreadReader] = []  # also those that were left to a thread which may still read
+        self._idle: list[ThreadReader] = []  # of those that are borrowed
+        self._of_thread: ThreadReader | None = None
         self.main = self._make_reader()
-        self._threads: list[ThreadReader] = []
-        self._abandoned: list[ThreadReader] = []  # of threads that were left behind and may still read
-        self._idle: list[ThreadReader] = []  # of nobody at the moment
         self.under_way: PassUnderWay | None = None
         # Samples that were read with others and that will be asked for one by one next.
         self.at_hand: dict[int, Any] = {}
 
-    def of_threads(self, count: int) -> list[ThreadReader]:
-        """Return each of so many threads a reader of its own, which it finds as it left it in the pass before."""
-        while len(self._threads) < count:
-            self._threads.append(self._make_reader())
-        return self._threads[:count]
+    def of_thread(self) -> ThreadReader:
+        """Return the reader of the thread that reads ahead, which finds it as it left it in the pass before."""
+        if self._of_thread is None:
+            self._of_thread = self._make_reader()
+        return self._of_thread
+
+    def abandon_thread(self) -> None:
+        """Have the thread that comes next share nothing with the one of now, which may still wait for a store."""
+        self._of_thread = None
 
     @contextmanager
     def borrow_reader(self) -> Iterator[ThreadReader]:
-        """Lend a reader to whoever reads something now, in any thread; who comes next finds it as it was left."""
+        """Lend a reader for one use, in any thread; the next use finds it as it was left."""
         try:
             reader = self._idle.pop()
         except IndexError:
@@ -193,14 +193,11 @@ class ProcessReaders:
             self._idle.append(reader)
 
     def _make_reader(self) -> ThreadReader:
-        return ThreadReader(self._source, ReadCounts(self._row, self._source, self._first_ids))
-
-    def abandon_threads(self) -> None:
-        """Have the threads that come next share nothing with those of now."""
-        self._abandoned += self._threads
-        self._threads = []
+        reader = ThreadReader(self._source, ReadCounts(self._row, self._source, self._first_ids))
+        self._all.append(reader)
+        return reader
 
     def close(self) -> None:
-        """Close the shards that are open; whoever reads on opens them again."""
-        for reader in [self.main, *self._threads, *self._abandoned, *self._idle]:
+        """Close the shards that are open; reading on opens them again."""
+        for reader in list(self._all):
             reader.open_shards.close()

@@ -208,3 +208,12 @@ def batches_ahead(
         return max(1, -(-predownload // batch_size))
     num_bytes = _AHEAD_BYTES if limit_bytes is None else min(_AHEAD_BYTES, limit_bytes // (4 * ranks_per_node))
     return max(_MIN_BATCHES_AHEAD, int(num_bytes / max(1.0, sample_bytes * batch_size)))
+
+
+_ROWS_IN_ORDER = 256
+_BYTES_IN_ORDER = 32 << 20
+
+
+def rows_at_once(sample_bytes: float) -> int:
+    """Return how many samples to read at a time in a pass over a dataset; images take more than they are stored in."""
+    return max(1, min(_ROWS_IN_ORDER, int(_BYTES_IN_ORDER / max(1.0, sample_bytes))))

@@ -1,4 +1,4 @@
-"""Only whoever unpacks files needs pyarrow: readers never load it, and without it an error says what to install."""
+"""Only unpacking files needs pyarrow: readers never load it, and without it an error says what to install."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ import numpy as np
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.stream import STREAM_SUFFIXES
 from penstock.errors import ColumnTypeError, ColumnValueError, ConfigError, CorruptShardError
-from penstock.formats.base import check_projection
-from penstock.formats.files import FileFormat, ScannedFile
+from penstock.formats.files import ScannedFile
 from penstock.formats.lines.columns import to_columns
 from penstock.formats.lines.cut import RETURN, BadRow, LineFinder
-from penstock.formats.lines.reader import LineReader
+from penstock.formats.lines.format import LineBlocks, LineFormat
+from penstock.formats.lines.json_values import ValueBlocks, first_character
 from penstock.formats.lines.scan import LinesHead, scan_lines, to_shards
 from penstock.formats.shard_files import OneFileShard, ShardBlocks, ShardFileFormat
 from penstock.index.model import Column
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from penstock.formats.base import ReadOptions
-    from penstock.formats.files import FileBytes, StoredObject
-    from penstock.formats.lines.cut import RowBlock
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.blocks.stage import Stage
+    from penstock.formats.content import FileContent
+    from penstock.formats.files import FilesReading, StoredObject
+    from penstock.formats.lines.cut import RowBlock, RowFinder
     from penstock.types import Columns, Sample
 
 
@@ -38,7 +38,7 @@ _ENCODING = "json"
 _OPENING, _CLOSING = b"{}"
 
 
-class JSONLinesFormat(FileFormat):
+class JSONLinesFormat(LineFormat):
     """Scans and opens files of JSON lines."""
 
     suffixes = (".jsonl", ".ndjson", ".jsonlines")
@@ -46,20 +46,30 @@ class JSONLinesFormat(FileFormat):
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
         """Count the lines, and look at the first ones for their keys."""
-        scan, spans = scan_lines(file, LineFinder(skips_blank=True))
+        scan, spans = scan_lines(file, self.finder({}))
         names = _names_in(scan.head(), file.name)
         shards = to_shards(spans, file, scan.num_bytes)
         return ScannedFile(tuple(Column(name, _ENCODING) for name in names), shards)
 
-    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
-        """Refuse to read columns that no row was seen to have."""
-        check_projection(layout, options)
+    def finder(self, settings: Mapping[str, Any]) -> RowFinder:  # noqa: ARG002
+        """Find all lines that are not blank."""
+        return LineFinder(skips_blank=True)
 
-    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
-        """Open a span of lines."""
-        self.check(info.layout, options)
-        names = tuple(column.name for column in info.layout.columns)
-        return LineReader(parts[0], info, LineFinder(skips_blank=True), JSONParser(names, options.columns))
+    def parser(self, columns: tuple[Column, ...], wanted: tuple[str, ...] | None) -> JSONParser:
+        """Make samples of some keys."""
+        return JSONParser(tuple(column.name for column in columns), wanted)
+
+    def parser_in_order(self, name: str, header: bytes | None, reading: FilesReading) -> JSONParser:  # noqa: ARG002
+        """Make samples of those keys that are wanted."""
+        return JSONParser((), reading.columns)
+
+    def blocks(self, file: FileContent, reading: FilesReading, row: int = 0) -> Stage:
+        """Read lines, or the values of a document: the first character tells, unless `jsonl` is False."""
+        first = first_character([file.head()]) or first_character(file.read())
+        if reading.settings.get("jsonl", True) and first != "[":
+            return LineBlocks(file, self, reading, row)
+        skips = reading.on_error == "skip"
+        return ValueBlocks(file, file.name, columns=reading.columns, skips_others=skips, row=row)
 
 
 def _names_in(head: LinesHead, name: str) -> list[str]:

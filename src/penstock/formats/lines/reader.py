@@ -49,7 +49,7 @@ class StoredLines(NamedTuple):
 
 
 class OpenSpan:
-    """The bytes of a span, and where its rows are. They stay mapped for as long as anybody has it."""
+    """The bytes of a span, and where its rows are. They stay mapped for as long as it is held."""
 
     def __init__(self, data: FileBytes, info: ShardInfo, finder: RowFinder) -> None:
         self.name = info.name
@@ -125,7 +125,7 @@ class LineReader:
         drop_pages(self._data)
 
     def close(self) -> None:
-        """Unmap the shard, once nobody looks at its rows any more."""
+        """Unmap the shard, once its rows are no longer looked at."""
         self._num_samples = 0
         self._span = None
         release(self._data)

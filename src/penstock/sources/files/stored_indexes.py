@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from penstock.cachedir.versions import tag_of
 from penstock.errors import DataError, StoreError
-from penstock.formats.lines.blocks import places_in
+from penstock.formats.lines.format import places_in
 from penstock.index.catalog import MAX_INDEX_BYTES
 from penstock.index.files_json import STORED_NAME, load_files
 
 if TYPE_CHECKING:
-    from penstock.formats.lines.blocks import RowPlace
+    from penstock.formats.content import RowPlace
     from penstock.index.files_json import IndexedFile
     from penstock.sources.files.found import FoundFile
     from penstock.storage.base import Store

@@ -1,4 +1,7 @@
-"""Which streams are files of other programs, and what is asked of the fetcher for them."""
+"""Streams whose files are copied, or were written by other programs: what is asked of the fetcher for them.
+
+A dataset that is read as it lies in a folder of this machine needs none of this.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,32 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
-from penstock.errors import ConfigError, StoreError
-from penstock.files import os_errors
+from penstock.cachedir.layout import default_directory
+from penstock.cachedir.versions import tag_of
+from penstock.codecs.unpack import map_span, release
+from penstock.errors import ConfigError, ObjectChangedError, StoreError
+from penstock.files import check_path, os_errors
 from penstock.formats.base import get_format
 from penstock.formats.files import get_file_format
 from penstock.index.paths import INDEX_NAME
+from penstock.reading.local_folder import LocalFolder
 from penstock.scan.detect import format_of, known_suffixes
 from penstock.scan.patterns import NamedFiles, find_source, has_magic, is_file_name
-from penstock.storage.base import url_scheme
+from penstock.storage.base import StoreSettings, resolve_store, url_scheme
 from penstock.storage.hub_location import parse_hub_url
 from penstock.storage.local import LocalStore
 from penstock.storage.retry import RetryPolicy
-from penstock.wire.settings import FilesRequest
+from penstock.storage.url_names import with_queries
+from penstock.wire.settings import CachedStream, FilesRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.data.stream import Stream
-    from penstock.index.model import Index
+    from penstock.formats.base import ReadOptions, ShardReader
+    from penstock.index.model import Index, ShardInfo
+    from penstock.reading.local_folder import InPlace
 
-MDS = "mds"
 _SHARDS_LOOKED_AT = 8
 
 
@@ -43,9 +52,22 @@ class FilesOfStream:
         return LocalStore.from_url(self.root).root.absolute() if _is_here(self.root) else None
 
 
+def place_files(stream: Stream, columns: tuple[str, ...] | None) -> tuple[InPlace | None, CachedStream | None]:
+    """Return where the files of a stream lie on this machine, and what a cache is told of it; None: nothing is copied.
+
+    A stream that leaves its folder open gets one.
+    """
+    files = files_of(stream, columns)
+    stream.choose_folder(None if files is None else files.root)
+    if files is not None:
+        return None if files.folder is None else LocalFiles(files.folder), cached_stream(stream, files)
+    folder = None if stream.in_place is None else LocalFolder.open(stream.in_place, stream.validate_hash)
+    return folder, cached_stream(stream) if folder is None or folder.is_compressed else None
+
+
 def files_of(stream: Stream, columns: tuple[str, ...] | None) -> FilesOfStream | None:
     """Return what is asked for if a stream is, or may be, files of other programs; None: it has an index."""
-    if stream.format == MDS:
+    if stream.format == "mds":
         if stream.queries:
             raise ConfigError("format='mds' is a folder with an index.json, and only URLs of single files have queries")
         return None
@@ -142,3 +164,66 @@ def _refuse_settings(stream: Stream) -> None:
 
 def _is_here(url: str) -> bool:
     return url_scheme(url) in (None, "file")
+
+
+# --- What a cache is told of a stream --------------------------------------------------------------------------------
+
+
+def cached_stream(stream: Stream, files: FilesOfStream | None = None, directory: Path | None = None) -> CachedStream:
+    """Return what a cache is told of a stream; its files have a directory of their own, unless one is given."""
+    in_place = stream.in_place if files is None else files.folder
+    url = str(in_place.absolute() if in_place is not None else stream.url if files is None else files.root)
+    settings = StoreSettings(url)
+    if in_place is None:
+        settings = with_queries(resolve_store(url, stream.storage_options), stream.queries)
+    if directory is None:
+        directory = _own_directory(stream, in_place) or default_directory(url, None)
+    check_path(directory)
+    return CachedStream(
+        directory=directory.absolute(),
+        store=settings,
+        keep_zip=bool(stream.keep_zip),
+        validate_hash=stream.validate_hash,
+        retry=2 if stream.download_retry is None else stream.download_retry,
+        timeout_s=60.0 if stream.download_timeout is None else stream.download_timeout,
+        files=None if files is None else files.request,
+    )
+
+
+def _own_directory(stream: Stream, in_place: Path | None) -> Path | None:
+    """Return the folder that a user named for copies; never the one with the files themselves, or one below it."""
+    if stream.folder is None or in_place is None:
+        return stream.folder
+    folder, files = stream.folder.absolute(), in_place.absolute()
+    return None if stream.remote is None or folder == files or files in folder.parents else stream.folder
+
+
+# --- Files of this machine -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFiles:
+    """A folder below which the names of an index are told; its files are read where they lie, and never changed."""
+
+    path: Path
+
+    def is_raw(self, info: ShardInfo) -> bool:
+        """Return whether a shard is read as it is stored; others are unpacked into the cache."""
+        return info.parts[0].packed is None
+
+    def open_shard(self, info: ShardInfo, options: ReadOptions) -> ShardReader:
+        """Map the part of a file that holds a shard, if the file is still the one that was indexed."""
+        (part,) = info.parts
+        span = part.span
+        if span is None:
+            raise TypeError(f"{info.name} is not part of a file")
+        path = self.path / span.basename
+        data = map_span(path, span.offset, span.num_bytes)
+        try:
+            found = LocalStore(self.path).stat(span.basename)  # after it was opened: what is mapped stays as it is
+            if found.num_bytes != span.object_bytes or span.version not in (None, tag_of(found)):
+                raise ObjectChangedError(f"{path} changed after it was indexed: open the dataset again", path=str(path))
+            return get_file_format(info.layout.format).open([data], info, options)
+        except BaseException:
+            release(data)
+            raise

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.data.seat import find_seat
+from penstock.data.ranks import find_seat
 from penstock.errors import ConfigError
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}

@@ -1,75 +1,38 @@
-"""Blocks of a file of lines, in order. The position is a row and the byte where it begins: going back is a seek.
+"""Formats of lines: any rows by number, and blocks in order, with one finder and one parser of each.
 
-In a compressed file it is a seek to the frame that the byte is in, which the position names too.
+In order, the position is a row and the byte where it begins, so going back is a seek: in a compressed file to the
+frame that the byte is in, which the position names too.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from functools import partial
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from penstock.blocks.block import Block
 from penstock.blocks.stage import check_row
 from penstock.codecs.stream import FrameStart
-from penstock.errors import ConfigError, CorruptShardError, IndexFieldError
-from penstock.formats.content import BEGINNING, dump_frame, frame_before, load_frame
+from penstock.errors import CorruptShardError, IndexFieldError
+from penstock.formats.content import RowPlace, RowPlaces, dump_frame, frame_before, load_frame
+from penstock.formats.files import FileFormat
 from penstock.formats.lines.cut import BadRow, RowCutter
+from penstock.formats.lines.reader import LineReader
 from penstock.formats.lines.scan import load_details, without_mark
 from penstock.order.state_fields import COUNT, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from penstock.blocks.stage import State
+    from penstock.blocks.stage import Stage, State
+    from penstock.formats.base import ReadOptions
     from penstock.formats.content import FileContent
+    from penstock.formats.files import FileBytes, FilesReading
     from penstock.formats.lines.cut import RowBlock, RowFinder, RowParser
     from penstock.index.files_json import IndexedFile
+    from penstock.index.shards import Column, ShardInfo
     from penstock.order.state_fields import Fields
     from penstock.types import Sample
-
-
-OnError = Literal["raise", "skip"]
-
-_APART_BYTES = 1 << 20  # of content, between two places; more in files that are so long that there would be many
-_MOST_PLACES = 256
-
-
-class RowPlace(NamedTuple):
-    """Where a row begins: its byte in the content, the lines before it, and the frame from which to unpack it."""
-
-    row: int
-    byte: int
-    line: int
-    frame: FrameStart = BEGINNING
-
-
-class RowPlaces:
-    """Places in one version of one file, far apart and not many. Threads may use it: at worst a place is not kept."""
-
-    def __init__(self) -> None:
-        self._places: tuple[RowPlace, ...] = ()
-        self._apart = _APART_BYTES
-
-    def note(self, place: RowPlace) -> None:
-        """Keep a place, if there is none near it."""
-        places, apart = self._places, self._apart
-        at = bisect_right(places, place.row, key=_row_of)
-        if at and place.byte < places[at - 1].byte + apart:
-            return
-        if at < len(places) and places[at].byte < place.byte + apart:
-            return
-        places = (*places[:at], place, *places[at:])
-        if len(places) > _MOST_PLACES:
-            places, self._apart = places[::2], 2 * apart
-        self._places = places
-
-    def before(self, row: int) -> RowPlace | None:
-        """Return the last place at a row or before it."""
-        places = self._places
-        at = bisect_right(places, row, key=_row_of)
-        return places[at - 1] if at else None
 
 
 def places_in(file: IndexedFile) -> list[RowPlace]:
@@ -92,53 +55,50 @@ def places_in(file: IndexedFile) -> list[RowPlace]:
     return places
 
 
-def _row_of(place: RowPlace) -> int:
-    return place.row
-
-
 _FIRST = RowPlace(0, 0, 0)
 
 
-def check_policy(on_error: OnError) -> OnError:
-    """Refuse what is no way to treat rows that cannot be parsed."""
-    if on_error not in get_args(OnError):
-        raise ConfigError(f"on_error={on_error!r} is unknown: use 'raise' or 'skip'")
-    return on_error
+class LineFormat(FileFormat, Protocol):
+    """A format of lines: its rows are found and parsed in one way, by number and in order."""
+
+    has_header: bool = False  # the first row is no sample
+
+    def finder(self, settings: Mapping[str, Any]) -> RowFinder:
+        """Return what finds the rows of a file, or of a span of which a scan said this."""
+        ...
+
+    def parser(self, columns: tuple[Column, ...], wanted: tuple[str, ...] | None) -> RowParser[Any]:
+        """Return what makes samples of rows."""
+        ...
+
+    def parser_in_order(self, name: str, header: bytes | None, reading: FilesReading) -> RowParser[Any]:
+        """Return the same for a file with this header row that is read in order."""
+        ...
+
+    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
+        """Open a span of rows."""
+        self.check(info.layout, options)
+        parser = self.parser(info.layout.columns, options.columns)
+        return LineReader(parts[0], info, self.finder(info.layout.settings), parser)
+
+    def blocks(self, file: FileContent, reading: FilesReading, row: int = 0) -> Stage:
+        """Read a file in order."""
+        return LineBlocks(file, self, reading, row)
 
 
 class LineBlocks:
-    """The samples of a file of lines.
-
-    Args:
-        content: The content of the file.
-        make_finder: Makes what finds rows.
-        make_parser: Makes what makes samples of rows, given the header row if there is one.
-        has_header: Whether the first row is no sample.
-        on_error: Whether a row that cannot be parsed is an error, or left out.
-        row: Where to begin.
-        places: Where some rows begin, if that is known; others are added on the way.
-    """
+    """The samples of a file of lines, from a row on."""
 
     state_fields: ClassVar[Fields] = {"row": COUNT, "byte?": COUNT, "line?": COUNT}
 
-    def __init__(
-        self,
-        content: FileContent,
-        make_finder: Callable[[], RowFinder],
-        make_parser: Callable[[bytes | None], RowParser[Any]],
-        *,
-        has_header: bool = False,
-        on_error: OnError = "raise",
-        row: int = 0,
-        places: RowPlaces | None = None,
-    ) -> None:
-        self._content, self._make_finder, self._make_parser = content, make_finder, make_parser
-        self._name, self._has_header, self._on_error = content.name, has_header, on_error
+    def __init__(self, content: FileContent, form: LineFormat, reading: FilesReading, row: int = 0) -> None:
+        self._content, self._form, self._reading = content, form, reading
+        self._name = content.name
         self._parser: RowParser[Any] | None = None
         self._header_end: tuple[int, int] | None = None  # in bytes and lines, once it was read
         self._rows: RowCutter | None = None
         self._frames: Sequence[FrameStart] = ()  # from which one may unpack the rows, and what comes after them
-        self._places = RowPlaces() if places is None else places
+        self._places = reading.places_in(content.name)  # others are added on the way
         self._row, self._skip = 0, 0  # the next row, and how many to pass over first
         self._place = _FIRST  # where to begin
         self._is_resumed = False  # and nothing was read since
@@ -151,7 +111,7 @@ class LineBlocks:
 
     def find_cuts(self, num_bytes: int) -> list[State]:
         """Find rows about so many bytes apart. That reads the file, but parses nothing."""
-        if self._on_error == "skip" or self._content.compression is not None:
+        if self._reading.on_error == "skip" or self._content.compression is not None:
             return []  # a row may be no sample, or finding it may take as long as reading it
         rows = self._begin()
         cuts: list[State] = []
@@ -200,18 +160,19 @@ class LineBlocks:
         """Open the file where the position says, and read its header if it has one."""
         if self._rows is None:
             if self._parser is None:
-                self._parser = self._make_parser(self._read_header() if self._has_header else None)
+                header = self._read_header() if self._form.has_header else None
+                self._parser = self._form.parser_in_order(self._name, header, self._reading)
             _, byte, line, frame = self._place if self._place.row else _FIRST  # before the first row may be a mark
             if not byte and self._header_end is not None:
                 byte, line = self._header_end
-            if self._has_header and not byte:
+            if self._form.has_header and not byte:
                 raise CorruptShardError(f"{self._name} has no header line", path=self._name)
             is_checked = self._is_resumed and byte > frame.content
             content = self._content.read(byte - is_checked, frame)
             content = self._after_line_end(content, byte) if is_checked else content
             if not byte:
                 byte, content = without_mark(content, self._name)
-            self._rows = RowCutter(content, self._make_finder(), byte, line)
+            self._rows = RowCutter(content, self._form.finder({}), byte, line)
             self._frames = (frame,)
         return self._rows
 
@@ -226,7 +187,7 @@ class LineBlocks:
     def _read_header(self) -> bytes | None:
         for content in (iter([self._content.head()]), self._content.read()):
             begin, rest = without_mark(content, self._name)
-            head = RowCutter(rest, self._make_finder(), begin, 0)
+            head = RowCutter(rest, self._form.finder({}), begin, 0)
             block = head.take()
             if block.num_rows > 1:  # the only row may be cut
                 break
@@ -247,7 +208,7 @@ class LineBlocks:
             try:
                 samples += self._parser.samples(self._parser.parse([row]))
             except BadRow as error:
-                if self._on_error == "skip":
+                if self._reading.on_error == "skip":
                     continue
                 where = f"{self._name}, line {line + 1}"
                 self._failure = CorruptShardError(f"{where}: {error}", path=self._name, line=line + 1)

@@ -11,7 +11,8 @@ from penstock import FunctionReader, OpenShard, Source
 from penstock.errors import CorruptShardError, StoreError
 from penstock.reading.collected_rows import BatchReader
 from penstock.reading.open_shards import OpenShards
-from penstock.reading.skip import UnreadableSample, fill_gaps, make_each, read_around
+from penstock.reading.pass_reader import fill_gaps, read_around
+from penstock.reading.transforms import UnreadableSample, make_each
 
 
 class _Damaged(Source):
