@@ -51,14 +51,18 @@ class Cut:
 
 
 def plan_cuts(
-    shards: Sequence[ShardInfo | None], max_bytes: int, find_cuts: FindCuts = lambda _number, _bytes: []
+    shards: Sequence[ShardInfo | None],
+    max_bytes: int,
+    find_cuts: FindCuts = lambda _number, _bytes: [],
+    most_parts: int | None = _ENOUGH_PARTS,
 ) -> list[Cut]:
     """Cut a source into tasks of about so many stored bytes: the same for the same shards.
 
     Small shards are taken together. One of unknown size is a part of its own. One that is so large that there would be
-    few parts is cut into pieces, if it can be.
+    fewer than `most_parts` is cut into pieces, if it can be; without that number, cuts do not change with later shards.
     """
-    piece = max(max_bytes, sum(shard.byte_size or 0 for shard in shards if shard is not None) // _ENOUGH_PARTS)
+    total = sum(shard.byte_size or 0 for shard in shards if shard is not None)
+    piece = max_bytes if most_parts is None else max(max_bytes, total // most_parts)
     parts: list[Cut] = []
     first, filled = 0, 0.0
     for number, shard in enumerate(shards):

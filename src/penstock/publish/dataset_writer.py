@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
+from penstock.codecs.digest import check_hashes
 from penstock.errors import (
     ConfigError,
     EmptyDatasetError,
@@ -56,6 +57,7 @@ class FurtherOptions(TypedDict, total=False):
     """What `create_writer`, `save_dataset` and `save_iterator` take by name."""
 
     resume: bool
+    hashes: Sequence[str]
     num_rows: int | None
     schema: Any
     columns: Mapping[str, str] | None
@@ -92,6 +94,7 @@ class SaveSettings:
         columns: The encodings of columns, for MDS; by default they are chosen by the first 256 rows.
         drops_extra: Leave out columns that `columns` does not name, instead of refusing them.
         fingerprint: A word that changes with the rows: with another, a save cannot be resumed.
+        hashes: Digests to record for MDS shards.
         storage_options: Credentials and settings of the store.
         waits_for_others: Wait for another process that is saving to the same folder, instead of failing. With
             `resume`, what it has finished is then left as it is.
@@ -105,6 +108,7 @@ class SaveSettings:
     compression: str | None = None
     overwrite: bool = False
     resume: bool = False
+    hashes: Sequence[str] = ()
     num_rows: int | None = None
     schema: Any = None
     columns: Mapping[str, str] | None = None
@@ -124,8 +128,9 @@ class SaveSettings:
             raise ConfigError(f"max_shard_size={self.max_shard_size!r} leaves no room for a row")
         if self.schema is not None and self.format not in ("parquet", "arrow"):
             raise ConfigError("schema= is for Parquet and Arrow")
-        if self.columns is not None and self.format != "mds":
-            raise ConfigError("columns= is for MDS")
+        if (self.columns is not None or self.hashes) and self.format != "mds":
+            raise ConfigError("columns= and hashes= are for MDS")
+        check_hashes(self.hashes)
         if self.overwrite and self.resume:
             raise ConfigError("overwrite=True begins anew and resume=True goes on: choose one of them")
 
@@ -148,6 +153,7 @@ class SaveSettings:
             "num_shards": self.num_shards,
             "num_rows": self.num_rows if self.num_shards else None,
             "fingerprint": self.fingerprint,
+            **({"hashes": list(self.hashes)} if self.hashes else {}),
         }
 
 
@@ -462,7 +468,13 @@ def learn_from(open_samples: Callable[[], Samples], writer: DatasetWriter) -> No
 def _make_format(settings: SaveSettings) -> ShardFileFormat:
     name, compression = settings.format, settings.compression
     if name == "mds":
-        return MDSSaveFormat(compression, settings.max_bytes, settings.columns, drops_extra=settings.drops_extra)
+        return MDSSaveFormat(
+            compression,
+            settings.max_bytes,
+            settings.columns,
+            drops_extra=settings.drops_extra,
+            hashes=settings.hashes,
+        )
     return LinesFormat(compression) if name == "jsonl" else ColumnarSaveFormat(name, compression, settings.schema)
 
 

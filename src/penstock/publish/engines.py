@@ -1,10 +1,10 @@
-"""Who runs the tasks of `materialise`, if not this process: a pool of processes, or Ray. The result is the same."""
+"""Who runs the tasks of `materialise`, if not this process: processes, Ray or Dask. The result is the same."""
 
 from __future__ import annotations
 
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -161,3 +161,32 @@ class RayEngine:
 
 def _run_in_ray(task: Callable[[int], Any], number: int) -> Any:
     return task(number)
+
+
+@dataclass(frozen=True, slots=True)
+class DaskEngine:
+    """Runs tasks with Dask: on the cluster of the current `distributed.Client`, or on one of so many processes here."""
+
+    num_workers: int = 4
+
+    def run(
+        self,
+        task: Callable[[int], Done],
+        numbers: Sequence[int],
+        shown: str,  # noqa: ARG002
+    ) -> Generator[tuple[int, Done]]:
+        """Have tasks run; one whose worker dies is run again by another."""
+        if not numbers:
+            return
+        distributed = require("distributed", extra="dask", purpose="spreading work with Dask")
+        with ExitStack() as stack:
+            try:
+                client = distributed.get_client()
+            except ValueError:
+                own = {"threads_per_worker": 1, "dashboard_address": None}
+                client = stack.enter_context(distributed.Client(n_workers=self.num_workers, **own))
+            futures = client.map(task, numbers, pure=False, retries=_MOST_RETRIES)
+            asked = dict(zip(futures, numbers, strict=True))
+            stack.callback(client.cancel, futures)
+            for future in distributed.as_completed(futures):
+                yield asked[future], future.result()

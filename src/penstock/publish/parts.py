@@ -21,7 +21,7 @@ from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import INDEX_NAME
 from penstock.publish.dataset_writer import MANIFEST_NAME, SaveSettings, save_samples
 from penstock.publish.merge_index import merge_indexes
-from penstock.publish.target import FilesTarget, hold_output, open_files, read_json
+from penstock.publish.target import LOCK_NAME, FilesTarget, hold_output, open_files, read_json
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import join_url
@@ -88,13 +88,14 @@ class PartsTarget:
         """Make a part, or finish one that was begun; None if another process is at it and is not waited for."""
         try:
             with self.hold(part_name(number), waits=waits):
-                return self.find(number) or self._save(tasks, number)
+                return self.find(number) or self.run_task(tasks, number)
         except OutputBusyError:
             if waits:
                 raise
             return None
 
-    def _save(self, tasks: Tasks, number: int) -> PartDone:
+    def run_task(self, tasks: Tasks, number: int) -> PartDone:
+        """Make a part, going on where it was left; the caller holds it."""
         whole = tasks.fingerprint
         settings = replace(
             self.settings,
@@ -140,6 +141,27 @@ class PartsTarget:
         with closing(self._target()) as target:
             sweep(target.folder)
             target.write(name, data)
+
+    def read_bytes(self, name: str) -> bytes:
+        """Read one of its files."""
+        return bytes(self._store().read(name))
+
+    def names(self) -> list[str]:
+        """List all files."""
+        return [info.key for info in self._store().list()]
+
+    def remove_joint(self) -> None:
+        """Remove what says that it is whole, if it is there."""
+        with closing(self._target()) as target:
+            target.remove([INDEX_NAME, MANIFEST_NAME])
+
+    def remove_leftovers(self, num_parts: int) -> None:
+        """Remove what killed processes left in parts that are whole, and parts of an earlier dataset after these."""
+        names = [name for name in self.names() if name[:6].isdecimal() and name[6:7] == "/"]
+        later = [name for name in names if int(name[:6]) >= num_parts or name.endswith(f"/{LOCK_NAME}")]
+        if later:
+            with closing(self._target()) as target:
+                target.remove(later)
 
     def remove(self) -> None:
         """Remove all of it, first what says that it is whole."""
