@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
 from penstock.cachedir.layout import default_directory
-from penstock.cachedir.versions import tag_of
 from penstock.codecs.unpack import map_span, release
 from penstock.errors import ConfigError, ObjectChangedError, StoreError
 from penstock.files import check_path, os_errors
@@ -221,7 +220,7 @@ class LocalFiles:
         data = map_span(path, span.offset, span.num_bytes)
         try:
             found = LocalStore(self.path).stat(span.basename)  # after it was opened: what is mapped stays as it is
-            if found.num_bytes != span.object_bytes or span.version not in (None, tag_of(found)):
+            if found.num_bytes != span.object_bytes or span.version not in (None, found.version):
                 raise ObjectChangedError(f"{path} changed after it was indexed: open the dataset again", path=str(path))
             return get_file_format(info.layout.format).open([data], info, options)
         except BaseException:

@@ -32,7 +32,7 @@ from penstock.cachedir.editions import About, Edition
 from penstock.cachedir.layout import apart_name
 from penstock.cachedir.ledger import boot_id, is_doubtful
 from penstock.cachedir.presence import are_unchanged, is_name_taken, look
-from penstock.cachedir.versions import CLOCKS_DIFFER_NS, fingerprint, is_young, tag_of
+from penstock.cachedir.versions import CLOCKS_DIFFER_NS, fingerprint, is_young
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectChangedError, ObjectNotFoundError, StoreError
@@ -348,7 +348,7 @@ class EditionWatch:
         if item.number is None:
             return
         watched, edition = self._of(directory, item.edition), _edition(directory, item.edition)
-        version = fingerprint(map(tag_of, infos))
+        version = fingerprint(info.version for info in infos)
         seen = edition.seen(item.number)
         if not all(part.stored.is_pinned for part in item.parts):
             if seen not in (0, version):

@@ -10,13 +10,13 @@ import time
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from penstock.cachedir.editions import Edition
 from penstock.cachedir.layout import apart_name, new_part_path, stripe_of
 from penstock.cachedir.ledger import Flusher, Record, boot_id
 from penstock.cachedir.presence import is_name_taken, stamp_of
-from penstock.cachedir.versions import lasting_tag, tag_of
+from penstock.cachedir.versions import lasting_tag
 from penstock.codecs.unpack import map_file, release, unpack_to_file
 from penstock.errors import (
     CacheError,
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from penstock.fetcher.rooms import Rooms
     from penstock.fetcher.store_handles import StoreHandle, StoreHandles
     from penstock.fetcher.unpacking import PlacedSpan, ShardUnpacking
-    from penstock.scan.kept_bytes import KeptBytes
     from penstock.storage.base import ObjectInfo
     from penstock.wire.ahead import IndexesAhead
     from penstock.wire.item import Item, ItemPart, StoredFile
@@ -279,6 +278,15 @@ class FetchedPart(NamedTuple):
     info: ObjectInfo | None  # None: the compressed file lay there already
 
 
+class Scanned(Protocol):
+    """An object that a scan has read, and need not be asked for again."""
+
+    info: ObjectInfo
+
+    def copy(self, span: Span, write: Callable[[bytes, int], None]) -> None:
+        """Hand over a span, piece by piece, each with its place in the span."""
+
+
 class Download:
     """How the bytes of one item come, are checked and get their names. Its name is held, but for an index."""
 
@@ -289,13 +297,13 @@ class Download:
         folder: Folder,
         item: Item,
         beginning: Beginning | None = None,
-        scanned: KeptBytes | None = None,
+        scanned: Scanned | None = None,
     ) -> None:
         self.tools, self.job, self.folder, self.item = tools, job, folder, item
         self.name = item.name
         self.handle: StoreHandle = tools.handles.of(job.stream)
         self._beginning = beginning  # of the item's first part, if it was read already
-        self._scanned = scanned  # the object, if it need not be asked for again
+        self._scanned = scanned
         self._file_mode = 0o600 if job.stream.is_private else 0o666
         self._unpacks: ShardUnpacking | None = None  # how its format unpacks the item, if that does
         if item.format is not None:
@@ -450,7 +458,7 @@ class Download:
             self._check_size(file, info, num_bytes)
             if info.etag != found[0].etag:
                 check_version(self.handle.where(file.key), info, found[0].etag)
-            if file.span is not None and file.span.version not in (None, tag_of(info)):
+            if file.span is not None and file.span.version not in (None, info.version):
                 raise ObjectChangedError(
                     f"{self.handle.where(file.key)} changed after it was indexed: open the dataset again",
                     key=file.key,

@@ -6,7 +6,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.versions import tag_of
 from penstock.codecs.stream import decompress_stream
 from penstock.errors import CorruptShardError, ObjectChangedError, StoreError
 from penstock.storage.local import LocalStore
@@ -147,7 +146,7 @@ class ScannedObject:
         return data
 
     def _check(self, info: ObjectInfo) -> None:
-        if info.num_bytes != self.num_bytes or tag_of(info) != tag_of(self._info):
+        if info.num_bytes != self.num_bytes or info.version != self._info.version:
             raise ObjectChangedError(
                 f"{self.name} changed while it was being indexed: try again when nobody writes to it", key=self.name
             )

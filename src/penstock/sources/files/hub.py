@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cache.proxied import open_pinned
 from penstock.errors import ConfigError, NoReadableFilesError
 from penstock.scan.detect import kind_of_name
-from penstock.scan.listing import find_in_repository
+from penstock.scan.hub import find_in_repository
 from penstock.scan.patterns import split_suffix
 from penstock.sources.base import ShardedSource
 from penstock.sources.files.base import FileShardedSource

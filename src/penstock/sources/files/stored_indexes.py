@@ -6,7 +6,6 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.versions import tag_of
 from penstock.errors import DataError, StoreError
 from penstock.formats.lines.format import places_in
 from penstock.index.catalog import MAX_INDEX_BYTES
@@ -37,7 +36,7 @@ class StoredIndexes:
         if id(file.store) not in self._files:
             self._files[id(file.store)] = file.store, _read_index(file.store)
         found = self._files[id(file.store)][1].get(file.info.key)
-        version = tag_of(file.info)
+        version = file.info.version
         if found is None or version is None or (found.num_bytes, found.version) != (file.info.num_bytes, version):
             return []
         if (found.layout.format, found.layout.compression) != (form, file.compression):
