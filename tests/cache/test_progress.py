@@ -21,10 +21,8 @@ from penstock.cache import progress
 from penstock.cache.progress import LongWait, describe, leave_lines_to_others, single_progress_line, wait_line
 from penstock.cache.proxied import open_proxied
 from penstock.cachedir.items import item_of_shard
-from penstock.errors import (
-    StoreError,
-)
-from penstock.fetcher.scheduler import Scheduler
+from penstock.errors import StoreError
+from penstock.fetcher.main import open_scheduler
 from penstock.status_line import StatusLine
 from penstock.storage.base import resolve_store
 from penstock.storage.retry import RetryPolicy
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from penstock.fetcher.scheduler import Scheduler
 
 REPORT = Progress(name="shard.00012.mds", num_bytes=1 << 20, total_bytes=4 << 20, num_wanted=9, state="running")
 
@@ -232,7 +231,7 @@ def late_server(folder: Path | None = None) -> Iterator[ThreadingHTTPServer]:
 
 @contextmanager
 def asked_scheduler(data: Dataset, url: str) -> Iterator[Scheduler]:
-    scheduler = Scheduler()
+    scheduler = open_scheduler()
     scheduler.register((1, 1), [CachedStream(directory=data.local, store=resolve_store(url))], None)
     try:
         yield scheduler

@@ -16,7 +16,7 @@ from penstock.cache.connection import FetcherConnection, LostError
 from penstock.cachedir.items import item_of_shard, resolved
 from penstock.errors import FetcherError
 from penstock.fetcher import server
-from penstock.fetcher.scheduler import Scheduler
+from penstock.fetcher.main import open_scheduler
 from penstock.fetcher.server import Server
 from penstock.storage.retry import RetryPolicy
 from penstock.types import Span
@@ -42,6 +42,8 @@ from tests.cache.kit import Dataset, content, wait_until, write_dataset
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from penstock.fetcher.scheduler import Scheduler
 
 A = TypeVar("A")
 FAR_TOO_LONG_S = 60.0
@@ -108,7 +110,7 @@ class Talker:
 
 @pytest.fixture
 def scheduler() -> Scheduler:
-    return Scheduler()
+    return open_scheduler()
 
 
 @pytest.fixture

@@ -11,13 +11,15 @@ import pytest
 
 from penstock.cachedir.items import item_of_shard
 from penstock.errors import CacheTooSmallError
-from penstock.fetcher.scheduler import Scheduler
+from penstock.fetcher.main import open_scheduler
 from penstock.wire.item import Item, Want
 from tests.cache.kit import Dataset, wait_until, write_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from penstock.fetcher.scheduler import Scheduler
 
 
 GROUP = (1, 1)
@@ -26,7 +28,7 @@ FAR_TOO_LONG_S = 60.0
 
 @pytest.fixture
 def scheduler() -> Iterator[Scheduler]:
-    scheduler = Scheduler()
+    scheduler = open_scheduler()
     yield scheduler
     scheduler.close()
     assert scheduler.join(FAR_TOO_LONG_S)
@@ -129,20 +131,18 @@ def test_a_job_that_was_cancelled_and_is_wanted_again(
     scheduler.register(GROUP, [data.stream()], None)
     start_drivers(scheduler, data)
     is_admitting, may_go_on = threading.Event(), threading.Event()
-    admission, is_wanted_again = scheduler._admission, scheduler._is_wanted_again
+    bring, is_wanted_again = scheduler._bring, scheduler._is_wanted_again
 
-    @contextmanager
-    def admit_late(job: Any, running: Any) -> Iterator[None]:
-        with admission(job, running):
-            is_admitting.set()
-            may_go_on.wait(FAR_TOO_LONG_S)
-            yield
+    def admit_late(job: Any, running: Any) -> Any:
+        is_admitting.set()
+        may_go_on.wait(FAR_TOO_LONG_S)
+        return bring(job, running)
 
     def look_late(job: Any) -> bool:
         threading.Event().wait(0.2)  # the others go back to sleep
         return is_wanted_again(job)
 
-    monkeypatch.setattr(scheduler, "_admission", admit_late)
+    monkeypatch.setattr(scheduler, "_bring", admit_late)
     monkeypatch.setattr(scheduler, "_is_wanted_again", look_late)
     scheduler.expect(GROUP, [Want(0, item, 3, is_present=False)])
     is_admitting.wait(FAR_TOO_LONG_S)

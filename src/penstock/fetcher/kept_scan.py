@@ -125,7 +125,7 @@ class KeptScan:
                 return None
             record = Download(tools, job, folder, item, scanned=self).run(Copy(item.name, is_right=False))
         if record.boot is not None:
-            tools.flusher.add(job.directory, record, folder.ledger)
+            tools.rooms.flusher.add(job.directory, record, folder.ledger)
         return record
 
     def close(self) -> None:

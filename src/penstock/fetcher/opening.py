@@ -40,14 +40,14 @@ from penstock.units import format_bytes
 from penstock.wire.messages import Fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from penstock.cachedir.folder import Folder
     from penstock.fetcher.store_handles import StoreHandle
-    from penstock.fetcher.transfer import Tools, Transfer
+    from penstock.fetcher.transfer import Steps, Tools, Transfer
     from penstock.index.files_json import IndexedFile
-    from penstock.scan.make_index import Identity
+    from penstock.scan.make_index import Identity, ScanKeeper
     from penstock.storage.base import ObjectInfo
     from penstock.wire.settings import FilesRequest
 
@@ -57,14 +57,15 @@ _log = logging.getLogger("penstock.cache")
 class IndexOpener:
     """Opens the indexes of streams. Safe for threads."""
 
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
+    def __init__(self, tools: Tools, keep_scan: Callable[[Tools, Transfer, ObjectInfo], ScanKeeper | None]) -> None:
+        self._tools, self._keep_scan = tools, keep_scan
         self._lock = threading.Lock()
         self._unproven: dict[str, str] = {}  # editions of indexes whose time proves nothing yet
         self._scanning: dict[Path, threading.Lock] = {}  # held by the one who scans for a directory
 
-    def open(self, job: Transfer) -> Fetched:
+    def open(self, job: Transfer) -> Steps:
         """Fetch or make the index and open its edition; the one that was opened last serves if the store is away."""
+        yield  # it takes no room
         return again_if_deleted(job, lambda: self._open(job))
 
     def _open(self, job: Transfer) -> Fetched:
@@ -162,7 +163,6 @@ class IndexOpener:
             return self._edition_of(job, handle, part, None, files, listing)
 
     def _scan(self, job: Transfer, handle: StoreHandle, files: FilesRequest, objects: Sequence[ObjectInfo]) -> bytes:
-        from penstock.fetcher.kept_scan import keep_scan
         from penstock.scan.make_index import Scan
 
         known = _known_files(job.directory, handle, files, objects)
@@ -172,7 +172,7 @@ class IndexOpener:
             format=files.format,
             settings=files.settings,
             watcher=job,
-            keep=(lambda _: None) if is_near(handle) else partial(keep_scan, self._tools, job),
+            keep=(lambda _: None) if is_near(handle) else partial(self._keep_scan, self._tools, job),
         )
         return scan.make_index(objects, known)
 

@@ -14,7 +14,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import StoreTimeoutError
+from penstock.fetcher.counts import FetcherCounts
 from penstock.storage.ranges import cut_span
+from penstock.storage.retry import RetryHooks
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -114,10 +116,10 @@ class RangeRead:
 
 
 class PiecePool:
-    """Runs pieces. Threads come when they are needed and leave soon after. `on_bytes` hears of bytes as they come."""
+    """Runs pieces. Threads come when they are needed and leave soon after."""
 
-    def __init__(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
-        self._on_bytes = on_bytes
+    def __init__(self, counts: FetcherCounts | None = None) -> None:
+        self._counts = counts or FetcherCounts()
         self._changed = threading.Condition()
         self._pending: dict[PieceOwner, deque[RangeRead]] = {}
         self._concurrency = Concurrency()
@@ -182,6 +184,10 @@ class PiecePool:
                 if is_running:
                     piece.future.set_exception(piece.timeout_error())
 
+    def hooks(self) -> RetryHooks:
+        """Return what a store needs that is asked by the threads of this pool."""
+        return RetryHooks(sleep=self.pause, on_retry=self.note_retry, on_bytes=self.note_bytes, on_life=self.note_life)
+
     def note_bytes(self, num_bytes: int) -> None:
         """Hear from the store that reads a piece in this thread how many bytes came just now."""
         piece = self._piece_here()
@@ -191,7 +197,7 @@ class PiecePool:
     def _count(self, piece: RangeRead, num_bytes: int) -> None:
         piece.num_arrived += num_bytes
         piece.owner.add_bytes(num_bytes)
-        self._on_bytes(num_bytes)
+        self._counts.add_arrived(num_bytes)
 
     def note_life(self) -> None:
         """Hear from the store that reads a piece in this thread: a byte came, or it tries again."""
@@ -201,6 +207,7 @@ class PiecePool:
 
     def note_retry(self, error: StoreError) -> None:
         """Hear from the store that reads a piece in this thread why it has to try again."""
+        self._counts.add("retries")
         piece = self._piece_here()
         if piece is not None:
             piece.owner.retry_reason = str(error).removeprefix(f"{piece.where}: ")

@@ -6,7 +6,7 @@ import threading
 import time
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from penstock.cachedir.versions import was_there_before
 from penstock.errors import CacheError
@@ -17,10 +17,10 @@ from penstock.wire.item import Item, ItemPart, StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
+    from pathlib import Path
 
     from typing_extensions import Buffer
 
-    from penstock.fetcher.copies import EditionWatch
     from penstock.fetcher.counts import FetcherCounts
     from penstock.fetcher.pieces import PiecePool, RangeRead
     from penstock.fetcher.store_handles import StoreHandle, StoreHandles
@@ -45,10 +45,20 @@ class Reading(PieceOwner):
         self.pieces: Sequence[RangeRead] = ()  # on their way now
 
 
+class VersionWatch(Protocol):
+    """Knows which versions of objects belong to an edition."""
+
+    def tag(self, directory: Path, edition: str, key: str) -> str | None:
+        """Return the version that a ranged read of an object has to be of, if it was read before."""
+
+    def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], handle: StoreHandle) -> None:
+        """Raise if the objects of a shard are not of its edition."""
+
+
 class ObjectReader:
     """Reads for all clients. No thread waits: each reading is a row of steps, done by threads that read last pieces."""
 
-    def __init__(self, pool: PiecePool, counts: FetcherCounts, handles: StoreHandles, watch: EditionWatch) -> None:
+    def __init__(self, pool: PiecePool, counts: FetcherCounts, handles: StoreHandles, watch: VersionWatch) -> None:
         self._pool = pool
         self._counts = counts
         self._origins = handles

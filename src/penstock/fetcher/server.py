@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import json
 import logging
 import threading
 import time
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.errors import FetcherError, PenstockError
 from penstock.failpoints import failpoint
 from penstock.fetcher.pieces import ElasticThreads
-from penstock.fetcher.session import Pending, Session, answer_of, call_store
+from penstock.storage.base import HasCommits, check_writable, open_store
+from penstock.storage.retry import RetryHooks
 from penstock.wire import frames, messages
 from penstock.wire.address import check_peer
 
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from penstock.fetcher.scheduler import Scheduler
+    from penstock.errors import StoreError
+    from penstock.storage.base import Store
 
 T = TypeVar("T")
 
@@ -43,11 +48,21 @@ _MOST_LARGE_BYTES = frames.MAX_HEADER_BYTES  # of large messages that are being 
 _LARGE_S = 60.0  # for which a large message may be coming: others wait for its room
 
 
+class Desk(Protocol):
+    """What does the things that clients ask for, which may be any number of groups and requests each."""
+
+    def do(self, client: int, message: messages.Message[Any], on_update: Callable[[messages.GroupUpdate], None]) -> Any:
+        """Return the answer, a `Pending` one, or None if there is nothing to say; `on_update` must not wait."""
+
+    def drop_client(self, client: int) -> None:
+        """Forget all groups of a client."""
+
+
 class Server:
     """Lives while clients are connected, and a little longer: a pool of processes may come back at once."""
 
-    def __init__(self, scheduler: Scheduler, listener: socket.socket) -> None:
-        self.scheduler = scheduler
+    def __init__(self, desk: Desk, listener: socket.socket) -> None:
+        self.desk = desk
         self._listener = listener
         self._clients: set[int] = set()
         self.load = Load()
@@ -146,7 +161,7 @@ class Connection:
 
     def __init__(self, server: Server, client: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._server = server
-        self._session = Session(server.scheduler, client, self._soon)
+        self._client = client
         self._reader = reader
         self._writer = writer
         self._loop = asyncio.get_running_loop()
@@ -174,7 +189,7 @@ class Connection:
         for task in self._tasks.values():
             task.cancel()
         self._writer.close()
-        await self._in_turn(self._session.close)
+        await self._in_turn(self._server.desk.drop_client, self._client)
 
     async def _in_turn(self, action: Callable[..., Any], *arguments: object) -> Any:
         """Do what may take long; what comes later waits for it, so that a client's messages are done in order."""
@@ -253,13 +268,13 @@ class Connection:
         if (act := _OF_CONNECTION.get(type(message))) is not None:
             answer = act(self, message)
         elif isinstance(message, _AT_ONCE):
-            answer = self._session.do(message)
+            answer = self._server.desk.do(self._client, message, self._soon)
         else:
-            answer = await self._in_turn(self._session.do, message)
-        if not isinstance(answer, Pending):
+            answer = await self._in_turn(self._server.desk.do, self._client, message, self._soon)
+        if not isinstance(answer, messages.Pending):
             return answer, ()
         try:
-            return answer_of(await self._wait(number, asyncio.wrap_future(answer.future), answer.progress))
+            return messages.answer_of(await self._wait(number, asyncio.wrap_future(answer.future), answer.progress))
         finally:
             answer.end()
 
@@ -350,3 +365,49 @@ _OF_CONNECTION: dict[type[messages.Message[Any]], Callable[..., Any]] = {
 _AT_ONCE = (messages.Released, messages.LeaseAcquired, messages.GetStats, messages.Fetch)
 # Answered in a task of its own each, while further messages are taken.
 _ASIDE = (messages.Fetch, messages.Read, messages.CallStore)
+
+
+# --- For processes that have no client of their own ---------------------------------------------------------
+
+
+def call_store(
+    call: messages.CallStore, is_over: threading.Event, on_retry: Callable[[StoreError], None]
+) -> tuple[messages.StoreAnswer, bytes]:
+    """Do one thing with a store: give what it says of an object, and bytes if it is bytes that were asked for.
+
+    It is not tried again once `is_over` says that its client has left.
+    """
+
+    def pause(seconds: float) -> None:
+        if is_over.wait(seconds):
+            raise FetcherError(f"the client that wanted to {call.action} has disconnected")
+
+    hooks = RetryHooks(sleep=pause, on_retry=on_retry)
+    return _act(open_store(call.store, retry=call.retry, hooks=hooks), call)
+
+
+def _act(store: Store, call: messages.CallStore) -> tuple[messages.StoreAnswer, bytes]:
+    data = b""
+    info = None
+    if call.action == "read":
+        data = store.read(call.key, call.span)
+    elif call.action == "read_piece" and call.span is not None:
+        piece, info = store.read_piece(call.key, call.span, call.etag)
+        data = bytes(piece)
+    elif call.action == "stat":
+        info = store.stat(call.key)
+    elif call.action == "list":
+        data = json.dumps([asdict(found) for found in store.list(call.key)]).encode()
+    elif call.action == "revision":
+        data = (store.commit() if isinstance(store, HasCommits) else "").encode()
+    elif call.action == "check":
+        check_writable(store)
+    elif call.action == "upload" and call.path is not None:
+        store.upload(Path(call.path), call.key)
+    elif call.action == "download" and call.path is not None:
+        store.download(call.key, Path(call.path), call.span)
+    elif call.action == "delete":
+        store.delete(call.key)
+    else:
+        raise FetcherError(f"a client asked for the unknown store action {call.action!r}")
+    return messages.StoreAnswer(info), data

@@ -10,11 +10,11 @@ import time
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from penstock.cachedir.editions import Edition
 from penstock.cachedir.layout import apart_name, new_part_path, stripe_of
-from penstock.cachedir.ledger import Flusher, Record, boot_id
+from penstock.cachedir.ledger import Record, boot_id
 from penstock.cachedir.presence import is_name_taken, stamp_of
 from penstock.cachedir.versions import lasting_tag
 from penstock.codecs.unpack import map_file, release, unpack_to_file
@@ -31,6 +31,7 @@ from penstock.failpoints import failpoint
 from penstock.fetcher.budget import Reservation
 from penstock.fetcher.copies import Copy, CopyResolver, EditionWatch, confirm, digest_of
 from penstock.fetcher.pieces import PartFile, PieceOwner
+from penstock.fetcher.store_handles import StoreHandles
 from penstock.fetcher.unpacking import FormatUnpacker, place_spans
 from penstock.files import flush_file, make_folders, os_errors
 from penstock.index.paths import resolve_inside
@@ -42,8 +43,7 @@ from penstock.wire.ahead import FIRST_BYTES
 from penstock.wire.messages import Fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -55,13 +55,15 @@ if TYPE_CHECKING:
     from penstock.fetcher.pieces import PiecePool, RangeRead
     from penstock.fetcher.queue import Demand, ItemKey, QueuedItem
     from penstock.fetcher.rooms import Rooms
-    from penstock.fetcher.store_handles import StoreHandle, StoreHandles
+    from penstock.fetcher.store_handles import StoreHandle
     from penstock.fetcher.unpacking import PlacedSpan, ShardUnpacking
+    from penstock.index.model import Index
     from penstock.storage.base import ObjectInfo
     from penstock.wire.ahead import IndexesAhead
     from penstock.wire.item import Item, ItemPart, StoredFile
 
 T = TypeVar("T")
+Steps: TypeAlias = "Generator[None, None, Fetched | None]"
 
 _log = logging.getLogger("penstock.cache")
 _PATIENCE = 10  # with another process that brings the same, as a multiple of that with the store
@@ -79,16 +81,15 @@ class Tools:
         rooms: Rooms,
         pool: PiecePool,
         counts: FetcherCounts,
-        handles: StoreHandles,
+        open_index: Callable[[Path], Index],
         ahead: IndexesAhead | None = None,
     ) -> None:
-        self.stripes, self.rooms, self.pool, self.counts = stripes, rooms, pool, counts
-        self.handles, self.ahead = handles, ahead
+        self.stripes, self.rooms, self.pool, self.counts, self.ahead = stripes, rooms, pool, counts, ahead
+        self.handles = StoreHandles(pool.hooks())
         self.unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
         self.copies = CopyResolver(self.unpacking)
         self.watch = EditionWatch()
-        self.unpacker = FormatUnpacker(self.unpacking)
-        self.flusher = Flusher()
+        self.unpacker = FormatUnpacker(self.unpacking, open_index)
 
 
 class Transfer(PieceOwner):
@@ -139,25 +140,25 @@ class Transfer(PieceOwner):
 # --- From top to bottom -------------------------------------------------------------------------------------
 
 
-def transfer(tools: Tools, job: Transfer, turn: AbstractContextManager[None]) -> Fetched | None:
+def transfer(tools: Tools, job: Transfer) -> Steps:
     """Bring an item to its directory, unless it is there; None: there is no room for it now.
 
-    Of those that compete for room one has its `turn` after the other, so that what is needed later never takes the
-    room of what is needed sooner. Nothing is waited for meanwhile.
+    Of those that compete for room one has its turn after the other, so that what is needed later never takes the room
+    of what is needed sooner. The turn ends where this yields; nothing is waited for before that.
     """
     beginning = None
-    with turn:
-        job.check_wanted()
-        folder = tools.rooms.folder(job.directory)
-        copy = tools.copies.known(folder, job.item)
-        if copy is not None:
-            return _found(tools, job, copy)
-        if job.item.format is not None:  # which says how much it takes, fetched and unpacked
-            job.describe(tools.unpacker.resolve(job.directory, job.item))
-        is_name_free = job.is_sized and not is_name_taken(job.directory, job.name)
-        if is_name_free and not _reserve(tools, job):  # else it is only known later what room it needs
-            return None
+    job.check_wanted()
+    folder = tools.rooms.folder(job.directory)
+    copy = tools.copies.known(folder, job.item)
+    if copy is not None:
+        return _found(tools, job, copy)
+    if job.item.format is not None:  # which says how much it takes, fetched and unpacked
+        job.describe(tools.unpacker.resolve(job.directory, job.item))
+    is_name_free = job.is_sized and not is_name_taken(job.directory, job.name)
+    if is_name_free and not _reserve(tools, job):  # else it is only known later what room it needs
+        return None
     try:
+        yield
         if not job.is_sized:
             beginning = learn_size(tools, job)
         return again_if_deleted(job, lambda: _bring(Download(tools, job, folder, job.item, beginning)))
@@ -186,7 +187,7 @@ def _bring(download: Download) -> Fetched | None:
             edition = Edition(job.directory, item.edition)
             edition.note_checked(item.number, edition.entry(item.number))
     if record.boot is not None:
-        tools.flusher.add(job.directory, record, folder.ledger)
+        tools.rooms.flusher.add(job.directory, record, folder.ledger)
     return Fetched(copy.name, num_bytes)
 
 
