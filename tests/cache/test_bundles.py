@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from penstock.errors import ObjectChangedError
 from penstock.fetcher.copies import EditionWatch
 from penstock.fetcher.counts import FetcherCounts
-from penstock.fetcher.pieces import MOST_AT_ONCE, PiecePool
+from penstock.fetcher.pieces import MOST_AT_ONCE, PiecePool, StoreHandle
 from penstock.fetcher.reads import ObjectReader
-from penstock.fetcher.store_handles import StoreHandle
 from penstock.storage.base import ObjectInfo, StoreSettings, check_version
 from penstock.storage.ranges import RANGES_AT_ONCE, bundle
 from penstock.types import Span

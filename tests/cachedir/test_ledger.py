@@ -27,7 +27,7 @@ from penstock.cachedir.versions import (
 )
 from penstock.errors import AccessDeniedError
 from penstock.fetcher.copies import CopyResolver
-from penstock.fetcher.store_handles import StoreHandle
+from penstock.fetcher.pieces import StoreHandle
 from penstock.storage.base import ObjectInfo
 from penstock.storage.local import LocalStore
 from penstock.wire.item import Item, ItemPart, StoredFile

@@ -36,7 +36,7 @@ from penstock.cachedir.versions import CLOCKS_DIFFER_NS, fingerprint, is_young
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectChangedError, ObjectNotFoundError, StoreError
-from penstock.fetcher.store_handles import is_near
+from penstock.fetcher.pieces import is_near
 from penstock.index.paths import INDEX_NAME
 from penstock.storage.base import ObjectInfo
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.cachedir.folder import Folder
     from penstock.cachedir.ledger import Record
     from penstock.cachedir.presence import FileStamp
-    from penstock.fetcher.store_handles import StoreHandle
+    from penstock.fetcher.pieces import StoreHandle
     from penstock.wire.item import Item, StoredFile
 
 # A store that is far away is asked about its index no more often than this, if nothing else speaks for a change.

@@ -31,7 +31,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.fetcher.copies import digest_of
-from penstock.fetcher.store_handles import is_near
+from penstock.fetcher.pieces import is_near
 from penstock.fetcher.transfer import Download, again_if_deleted, holding, learn_size
 from penstock.files import copy_file, make_folders
 from penstock.index.catalog import MAX_INDEX_BYTES
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.cachedir.folder import Folder
-    from penstock.fetcher.store_handles import StoreHandle
+    from penstock.fetcher.pieces import StoreHandle
     from penstock.fetcher.transfer import Steps, Tools, Transfer
     from penstock.index.files_json import IndexedFile
     from penstock.scan.make_index import Identity, ScanKeeper

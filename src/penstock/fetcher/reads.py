@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.fetcher.counts import FetcherCounts
-    from penstock.fetcher.pieces import PiecePool, RangeRead
-    from penstock.fetcher.store_handles import StoreHandle, StoreHandles
+    from penstock.fetcher.pieces import PiecePool, RangeRead, StoreHandle, StoreHandles
     from penstock.storage.base import ObjectInfo
     from penstock.types import Place, Span
     from penstock.wire.settings import CachedStream
@@ -113,13 +112,13 @@ class ObjectReader:
         described = yield [self._pool.submit(reading, 0, handle, key, partial(handle.store.stat, key)) for key in keys]
         whole: dict[str, ObjectInfo] = dict(zip(keys, described, strict=True))
         pinned = {key: self._watch.tag(stream.directory, edition, key) for key in ranges}
-        found, infos = yield from self._read_ranges(handle, reading, ranges, pinned)
+        found, infos = yield from self._read_spans(handle, reading, ranges, pinned)
         if shards:
             check = partial(self._check, stream, handle, edition, shards, infos, ranges)
             yield [self._pool.submit(reading, 0, handle, next(iter(shards)), check)]
         objects = {key: split(info.num_bytes) for key, info in whole.items()}
         etags = {key: info.etag for key, info in whole.items()}
-        complete, _ = yield from self._read_all(handle, reading, objects, etags)
+        complete, _ = yield from self._read_spans(handle, reading, objects, etags)
         cut = {key: iter(cut_out(spans, ranges[key], found[key])) for key, spans in wanted.items()}
         return [complete[key] if span is None else [next(cut[key])] for key, span in places]
 
@@ -139,10 +138,10 @@ class ObjectReader:
                 self._watch.check(stream.directory, shard, [infos[key]], handle)
                 self._counts.add_ranges((str(stream.directory), shard.identity), sum(map(len, ranges[key])))
 
-    def _read_ranges(
+    def _read_spans(
         self, handle: StoreHandle, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
     ) -> Steps[_Found]:
-        """Read ranges, each by a thread; of more than there are threads, many of one object by one.
+        """Read spans, each by a thread; of more than there are threads, many small ones of one object by one.
 
         Such calls do not tell which version they read. So the first range of the object is read after them, by itself:
         if that is of the version of before, or was written long before, all that came in between is of this version.
@@ -153,7 +152,12 @@ class ObjectReader:
             begun_ns = time.time_ns()
             calls = self._submit_bundles(handle, reading, wanted, together, pinned)
             answers = yield [*calls, *self._submit(handle, reading, apart, pinned)]
-            _collect(handle, apart, answers[len(calls) :], found, infos)
+            left = iter(answers[len(calls) :])
+            for key, spans in apart.items():
+                answered = [next(left) for _ in spans]
+                found[key], infos[key] = [data for data, _ in answered], answered[0][1]
+                for _, info in answered:
+                    check_version(handle.where(key), info, infos[key].etag)
             left = iter(answers)
             for key, bundles in list(together.items()):
                 parts = [next(left) for _ in bundles]
@@ -165,14 +169,6 @@ class ObjectReader:
                 else:
                     pinned[key] = info.etag
             apart = {}
-        return found, infos
-
-    def _read_all(
-        self, handle: StoreHandle, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
-    ) -> Steps[_Found]:
-        found, infos = dict[str, "list[Buffer]"](), dict[str, "ObjectInfo"]()
-        answers = yield self._submit(handle, reading, wanted, etags)
-        _collect(handle, wanted, answers, found, infos)
         return found, infos
 
     def _submit(
@@ -272,19 +268,3 @@ def _sort_out(
         if len(spans) >= _WORTH_A_BUNDLE and max(map(len, spans)) <= SMALL_BYTES // 2
     }
     return {key: spans for key, spans in wanted.items() if key not in together}, together
-
-
-def _collect(
-    handle: StoreHandle,
-    wanted: Mapping[str, list[Span]],
-    answers: Sequence[tuple[Buffer, ObjectInfo]],
-    found: dict[str, list[Buffer]],
-    infos: dict[str, ObjectInfo],
-) -> None:
-    """Add what came to what was found, if all of an object is of one version."""
-    left = iter(answers)
-    for key, spans in wanted.items():
-        parts = [next(left) for _ in spans]
-        found[key] = [data for data, _ in parts]
-        for _, info in parts:
-            check_version(handle.where(key), info, infos.setdefault(key, info).etag)

@@ -30,8 +30,7 @@ from penstock.errors import (
 from penstock.failpoints import failpoint
 from penstock.fetcher.budget import Reservation
 from penstock.fetcher.copies import Copy, CopyResolver, EditionWatch, confirm, digest_of
-from penstock.fetcher.pieces import PartFile, PieceOwner
-from penstock.fetcher.store_handles import StoreHandles
+from penstock.fetcher.pieces import PartFile, PieceOwner, StoreHandles
 from penstock.fetcher.unpacking import FormatUnpacker, place_spans
 from penstock.files import flush_file, make_folders, os_errors
 from penstock.index.paths import resolve_inside
@@ -52,10 +51,9 @@ if TYPE_CHECKING:
     from penstock.cachedir.lock import Held, Stripes
     from penstock.fetcher.copies import KeptFile
     from penstock.fetcher.counts import FetcherCounts
-    from penstock.fetcher.pieces import PiecePool, RangeRead
+    from penstock.fetcher.pieces import PiecePool, RangeRead, StoreHandle
     from penstock.fetcher.queue import Demand, ItemKey, QueuedItem
     from penstock.fetcher.rooms import Rooms
-    from penstock.fetcher.store_handles import StoreHandle
     from penstock.fetcher.unpacking import PlacedSpan, ShardUnpacking
     from penstock.index.model import Index
     from penstock.storage.base import ObjectInfo
