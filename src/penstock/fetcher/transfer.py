@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from penstock.fetcher.copies import KeptFile
     from penstock.fetcher.counts import FetcherCounts
     from penstock.fetcher.pieces import PiecePool, RangeRead, StoreHandle
-    from penstock.fetcher.queue import Demand, ItemKey, QueuedItem
+    from penstock.fetcher.queue import Demand, QueuedItem
     from penstock.fetcher.rooms import Rooms
     from penstock.fetcher.unpacking import PlacedSpan, ShardUnpacking
     from penstock.index.model import Index
@@ -97,7 +97,7 @@ class Transfer(PieceOwner):
         self.describe(queued.item)
         super().__init__()
         self._queued = queued
-        self.directory, self.stream = queued.directory, queued.stream
+        self.key, self.directory, self.stream = queued.key, queued.directory, queued.stream
         self.reservation: Reservation | None = None  # its room, given back when it ends
         self.has_room = False  # or needs none
         self.arrived: Record | None = None  # what has taken that room
@@ -108,11 +108,6 @@ class Transfer(PieceOwner):
         """Take down what is fetched, once more when its size is known."""
         self.item, self.name, self.raw_bytes, self.packed_bytes = item, item.name, item.raw_bytes, item.packed_bytes
         self.is_sized = item.parts[0].stored.num_bytes is not None
-
-    @property
-    def key(self) -> ItemKey:
-        """What tells it from all others."""
-        return self._queued.key
 
     @property
     def demand(self) -> Demand:
@@ -303,6 +298,8 @@ class Download:
         self.handle: StoreHandle = tools.handles.of(job.stream)
         self._beginning = beginning  # of the item's first part, if it was read already
         self._scanned = scanned
+        # Raises if the dataset was written again: then that is why an object is wrong.
+        self._explain = partial(tools.watch.explain, folder.directory, item.edition, self.handle)
         self._file_mode = 0o600 if job.stream.is_private else 0o666
         self._unpacks: ShardUnpacking | None = None  # how its format unpacks the item, if that does
         if item.format is not None:
@@ -378,7 +375,7 @@ class Download:
             if file.digest is None or self._digest(path, name) == expected:
                 return path, info
             path.unlink()
-            self._explain_by_index(file)
+            self._explain(file.key)
             if attempt < self.handle.retry:
                 self.tools.counts.add("retries")
         raise CorruptShardError(
@@ -448,7 +445,7 @@ class Download:
         except StoreTimeoutError:
             raise
         except ObjectNotFoundError:
-            self._explain_by_index(file)
+            self._explain(file.key)
             raise
         except StoreError as error:
             self._explain_by_size(file, num_bytes, error)
@@ -508,10 +505,6 @@ class Download:
     def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> RangeRead:
         return self.tools.pool.submit(self.job, num_bytes, self.handle, key, action)
 
-    def _explain_by_index(self, file: StoredFile) -> None:
-        """Raise if the dataset was written again: then that is why an object is wrong."""
-        self.tools.watch.explain(self.folder.directory, self.item.edition, self.handle, file.key)
-
     def _explain_by_size(self, file: StoredFile, num_bytes: int, error: StoreError) -> None:
         """A read beyond the end fails in the words of each store: see whether the object has another size."""
         try:
@@ -525,7 +518,7 @@ class Download:
     ) -> None:
         expected = num_bytes if file.span is None else file.span.object_bytes
         if expected not in (None, info.num_bytes):
-            self._explain_by_index(file)
+            self._explain(file.key)
             raise ObjectChangedError(
                 f"{self.handle.where(file.key)} has {info.num_bytes} bytes, but the index says {expected}: the object"
                 " was changed or cut after the index was written",
