@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.storage.many import AskOnce
-    from penstock.storage.streams import OpenBody
     from penstock.types import Span
 
 _PASSING = {408, 409, 412, 425, 429}  # 409 and 412: another commit came first
@@ -70,10 +69,8 @@ class HubStore(ReadsBodies[None]):
                 _commits[self._branch] = self._ask("", self._find_commit, "its revision")
             return _commits[self._branch]
 
-    def stat(self, key: str) -> ObjectInfo:
-        """Describe a file."""
-        self.commit()  # which is asked for with a patience of its own
-        return ReadsBodies.stat(self, key)
+    def _prepare(self) -> None:
+        self.commit()
 
     def _describe(self, _session: None, key: str) -> ObjectInfo:
         return self._head(key, self.location.file_url(self.location.path(key), self.commit()))
@@ -183,12 +180,9 @@ class HubStore(ReadsBodies[None]):
             raise StoreError(f"{self.location}/{key}: the Hub did not tell the size of the file")
         return ObjectInfo(key, found.size, found.etag)
 
-    def _opener(self) -> OpenBody:
-        return partial(self._open, commit=self.commit())
-
     @contextmanager
-    def _open(self, key: str, span: Span, commit: str = "") -> Iterator[ResponseBody]:
-        url = self.location.file_url(self.location.path(key), commit)
+    def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
+        url = self.location.file_url(self.location.path(key), self.commit())
         with (
             self._session(key),
             nullcontext()
