@@ -1,50 +1,18 @@
-"""Stores: the contract over each of them, URLs, and trying again."""
+"""URLs: which store each of them names, and how it is shown."""
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.errors import (
-    AccessDeniedError,
     ConfigError,
-    ObjectNotFoundError,
     UnknownSchemeError,
 )
-from penstock.storage.base import Store, open_store, redacted, resolve_store, shown_url, url_scheme
+from penstock.storage.base import open_store, redacted, resolve_store, shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.memory import MemoryStore
-from penstock.testing.stores import LargeObjectContract, StoreContract
-from penstock.types import Span
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-class TestLocalStore(StoreContract, LargeObjectContract):
-    def make_store(self, folder: Path) -> Store:
-        return open_store(str(folder))
-
-    def put_sparse(self, store: Store, folder: Path, key: str, num_bytes: int) -> Path:
-        path = folder / "store" / key
-        path.parent.mkdir()
-        path.touch()
-        os.truncate(path, num_bytes)
-        return path
-
-
-class TestFileUrl(StoreContract):
-    def make_store(self, folder: Path) -> Store:
-        return open_store(f"file://{folder}")
-
-
-class TestMemoryStore(StoreContract):
-    def make_store(self, folder: Path) -> Store:
-        return open_store(f"memory://{'/'.join(folder.parts[1:])}")
 
 
 @pytest.mark.parametrize(
@@ -96,54 +64,6 @@ def test_local_urls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_store("~/x") == LocalStore(Path("/home/user/x"))
     assert open_store("file:///a%20b") == open_store("file://localhost/a b") == LocalStore(Path("/a b"))
     assert open_store("memory://a/b/") == MemoryStore("a/b")
-
-
-def test_an_upload_shows_no_half_files(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "store")
-    with pytest.raises(ObjectNotFoundError):
-        store.upload(tmp_path / "missing", "x")
-    assert not any(path.is_file() for path in tmp_path.rglob("*"))
-    (tmp_path / "store" / ".x.0.part").parent.mkdir(exist_ok=True)
-    (tmp_path / "store" / ".x.0.part").write_bytes(b"of a killed process")
-    assert list(store.list()) == []
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Act as a user who is not allowed everything."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-
-
-def test_no_permission(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"1")
-    (tmp_path / "x").chmod(0)
-    with as_nobody(), pytest.raises(AccessDeniedError, match="no permission"):
-        LocalStore(tmp_path).read("x")
-
-
-@pytest.mark.parametrize(("begin", "end"), [(-1, 2), (3, 2)])
-def test_spans_that_cannot_be(begin: int, end: int) -> None:
-    with pytest.raises(ConfigError, match="not a valid range of bytes"):
-        Span(begin, end)
-
-
-def test_a_file_put_in_anothers_place_has_another_tag(tmp_path: Path) -> None:
-    """Also with the same size and time, as `rsync -t` and `tar` leave it."""
-    store = LocalStore(tmp_path)
-    (tmp_path / "x").write_bytes(b"old")
-    before = store.stat("x")
-    (tmp_path / "y").write_bytes(b"new")
-    os.utime(tmp_path / "y", ns=(before.modified_ns or 0, before.modified_ns or 0))
-    (tmp_path / "y").replace(tmp_path / "x")
-    after = store.stat("x")
-    assert after.modified_ns == before.modified_ns
-    assert after.etag != before.etag
 
 
 @pytest.mark.parametrize(
