@@ -10,7 +10,7 @@ import pytest
 import torch.utils.data
 
 import penstock.as_streaming  # noqa: F401
-from penstock.as_streaming.world import World
+from penstock.as_streaming.ranks import World
 from penstock.errors import ConfigError
 
 GOLDEN = Path(__file__).parents[1] / "golden/orders"
