@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import CSVWriter, LocalDataset, MDSWriter
-from penstock.data.verify import verify_dataset
+from penstock.data.look import verify_dataset
 from penstock.errors import (
     BadIndexError,
     ConfigError,

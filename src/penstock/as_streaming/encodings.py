@@ -140,9 +140,7 @@ class NDArray(_Registered):
 # Name of a class → its encoding. Classes are found by their names in this module, also by pickle.
 _MDS_CLASSES = {
     **{name: name.lower() for name in ("Bytes", "Str", "Int", "UInt8", "UInt16", "UInt32", "UInt64", "Int8", "Int16")},
-    **{
-        name: name.lower() for name in ("Int32", "Int64", "Float16", "Float32", "Float64", "PIL", "JPEG", "PNG", "JSON")
-    },
+    **{name: name.lower() for name in ("Int32", "Int64", "Float16", "Float32", "Float64", "PIL", "JPEG", "PNG")},
     **{f"{name}List": f"list[{name.lower()}]" for name in ("PIL", "JPEG", "PNG")},
     "StrInt": "str_int",
     "StrFloat": "str_float",

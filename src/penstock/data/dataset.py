@@ -16,8 +16,7 @@ from penstock.data.open_streams import open_streams
 from penstock.data.pass_readers import PassReaders, is_worker_state
 from penstock.data.ranks import is_worker, worker_number, worker_of
 from penstock.data.run_state import Planner, RunState
-from penstock.data.settings import DatasetSettings
-from penstock.data.stream import apply_defaults, fill_weights, gather_streams
+from penstock.data.stream import DatasetSettings, apply_defaults, fill_weights, gather_streams
 from penstock.data.torch_loaders import (
     IterableDataset,
     keep_small_tensors_inside,

@@ -1,4 +1,4 @@
-"""A dataset as it is kept, to be looked at: its index, and its stored files; of files without an index, each shard."""
+"""A dataset as it is kept: its index, its stored files; of files without an index, each shard. Is it whole?"""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import shutil
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.cache import Cache
 from penstock.cache.proxied import lend_proxied, open_proxied
 from penstock.cachedir.editions import Edition
+from penstock.codecs.digest import check_digest
+from penstock.codecs.unpack import release, unpack_to_memory
 from penstock.data.stream import Stream
 from penstock.data.stream_files import LocalFiles, cached_stream, files_of
-from penstock.formats.parts import open_files
+from penstock.errors import CorruptShardError, MissingExtraError, PenstockError
+from penstock.formats.base import ReadOptions, get_format
+from penstock.formats.parts import load_file, open_files
 from penstock.index.catalog import parse_index
 from penstock.index.files_json import STORED_NAME
 from penstock.index.paths import INDEX_NAME, resolve_inside
@@ -26,14 +31,19 @@ from penstock.storage.url_names import join_url
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from penstock.data.stream_files import FilesOfStream
-    from penstock.formats.base import ReadOptions, ShardReader
-    from penstock.index.model import Index, Part, ShardInfo
+    from penstock.formats.base import ShardBytes, ShardReader
+    from penstock.index.model import FileInfo, Index, Part, ShardInfo
     from penstock.scan.patterns import Given
     from penstock.storage.base import Store
 
+    # Of one part of a shard: the stored file and, if that is compressed, the raw one.
+    Forms = list[tuple[ShardBytes, FileInfo]]
+
+# How many samples are decoded at once: images take much more memory than they are stored in.
+_ROWS = 8
 _LITTLE_BYTES = 1 << 30
 _SHARDS_AT_ONCE = 4
 
@@ -153,3 +163,113 @@ class FilesLook:
                 reader = open_files(stack.enter_context(self.cache.lease(0, number)).paths, info, options)
             stack.callback(reader.close)
             yield reader
+
+
+# --- Is it whole? ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was checked, and what is wrong."""
+
+    num_shards: int
+    num_samples: int
+    num_bytes: int  # as stored
+    num_digests: int
+    problems: tuple[str, ...]
+
+
+def verify_dataset(
+    place: str | os.PathLike[str],
+    *,
+    read_values: bool = False,
+    allow_unsafe_types: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> VerifyReport:
+    """Check every stored file against the index and every shard against its own layout, whatever goes wrong.
+
+    Files in a store are fetched anew, past all caches. With `read_values`, every value is decoded, and all pixels of
+    every image.
+    """
+    options = ReadOptions(
+        allow_unsafe_types=allow_unsafe_types or not read_values, image_decoder="array" if read_values else "raw"
+    )
+    with StoredDataset.at(place, storage_options) as dataset:
+
+        def check(_: int, shard: ShardInfo) -> int:
+            with dataset.stored_shard(shard) as folder, _loaded(folder, shard) as forms:
+                num_digests = 0
+                for data, info in chain.from_iterable(forms):
+                    for name in info.digests:
+                        check_digest(data, info.digests, name, info.basename)
+                    num_digests += len(info.digests)
+                _read(forms, shard, options, read_values=read_values)
+                return num_digests
+
+        return _verify(dataset.read_index(), check)
+
+
+def verify_files(files: FilesLook, *, read_values: bool = False) -> VerifyReport:
+    """Fetch, unpack and open every shard of files of other programs and, if asked, read every value."""
+    options = ReadOptions(image_decoder="array" if read_values else "raw")
+
+    def check(number: int, shard: ShardInfo) -> int:
+        with files.open_shard(number, options) as reader:
+            if len(reader) != shard.num_samples:
+                raise CorruptShardError(
+                    f"{shard.name} has {len(reader)} samples, and the index says {shard.num_samples}", shard=shard.name
+                )
+            if read_values:
+                _read_values(reader)
+        return 0
+
+    return _verify(files.index, check)
+
+
+def _verify(index: Index, check: Callable[[int, ShardInfo], int]) -> VerifyReport:
+    """Check each shard, whatever is wrong with the others; `check` returns how many digests it compared."""
+    problems = []
+    num_digests = 0
+    for number, shard in enumerate(index.shards):
+        try:
+            num_digests += check(number, shard)
+        except MissingExtraError:
+            raise
+        except (PenstockError, OSError) as error:
+            problems.append(str(error))
+    num_bytes = int(index.columns.stored_sizes.sum())
+    return VerifyReport(len(index.shards), index.num_samples, num_bytes, num_digests, tuple(problems))
+
+
+@contextmanager
+def _loaded(folder: Path, shard: ShardInfo) -> Iterator[list[Forms]]:
+    """Yield the files of each part of a shard, and let go of them at the end."""
+    forms = [_load(folder, part, shard.layout.compression) for part in shard.parts]
+    try:
+        yield forms
+    finally:
+        for data, _ in chain.from_iterable(forms):
+            release(data)
+
+
+def _read(forms: list[Forms], shard: ShardInfo, options: ReadOptions, *, read_values: bool) -> None:
+    """Open a shard and, if asked, decode all of its values."""
+    reader = get_format(shard.layout.format).open_checked([form[-1][0] for form in forms], shard, options)
+    if read_values:
+        _read_values(reader)
+    reader.close()
+
+
+def _read_values(reader: ShardReader) -> None:
+    for begin in range(0, len(reader), _ROWS):
+        reader.read(range(begin, min(begin + _ROWS, len(reader))))
+
+
+def _load(folder: Path, part: Part, compression: str | None) -> Forms:
+    """Return the stored file and, if that is compressed, the raw one, each with its description."""
+    path = resolve_inside(folder, part.stored.basename)
+    stored = load_file(path, part.stored, None)
+    if compression is None:
+        return [(stored, part.raw)]
+    raw = unpack_to_memory(stored, compression, part.raw.num_bytes, str(path))
+    return [(stored, part.stored), (raw, part.raw)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.data.run_state import RunState
-    from penstock.data.settings import DatasetSettings
+    from penstock.data.stream import DatasetSettings
     from penstock.index.model import Index
     from penstock.index.shards import FileInfo, ShardInfo
     from penstock.order.id_spans import IdSpans

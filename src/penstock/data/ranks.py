@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import ConfigError, ObjectChangedError
 from penstock.order.world import Seat, World, replicate
@@ -187,25 +187,6 @@ _ASK_EVERY_S = 0.05
 _asked: Counter[str] = Counter()  # how often this process opened the same data: they may have been written again
 
 
-class JobStore(Protocol):
-    """Where ranks leave notes for each other."""
-
-    rank: int
-    num_ranks: int
-
-    def set_first(self, key: str, value: str) -> str:
-        """Set a value unless there is one, and give the one that is there."""
-        ...
-
-    def set(self, key: str, value: str) -> None:
-        """Set a value."""
-        ...
-
-    def has(self, keys: Sequence[str]) -> bool:
-        """Return whether all of these were set."""
-        ...
-
-
 class Agreement:
     """What this rank opened, compared with what the others did."""
 
@@ -244,7 +225,7 @@ class Agreement:
             )
             self._is_resolved = True
 
-    def _check(self, store: JobStore) -> None:
+    def _check(self, store: _TorchStore | _JaxStore) -> None:
         if store.has([f"{self._base}/differs"]):
             raise self._differ()
         self._is_resolved = store.has([f"{self._base}/rank-{rank}" for rank in range(store.num_ranks)])
@@ -256,7 +237,7 @@ class Agreement:
         )
 
 
-def find_job_store() -> JobStore | None:
+def find_job_store() -> _TorchStore | _JaxStore | None:
     """Return the key-value store of the job, if this process is part of one."""
     distributed, jax = _torch_distributed(), _jax_distributed()
     if distributed is not None:
@@ -265,6 +246,8 @@ def find_job_store() -> JobStore | None:
 
 
 class _TorchStore:
+    """Where ranks leave notes for each other: of torch."""
+
     def __init__(self, distributed: Any) -> None:
         self.rank, self.num_ranks = int(distributed.get_rank()), int(distributed.get_world_size())
         self._store = distributed.distributed_c10d._get_default_store()
@@ -281,6 +264,8 @@ class _TorchStore:
 
 
 class _JaxStore:
+    """The same of JAX."""
+
     _AT_ONCE_MS = 1
     _ANSWER_MS = 10_000
 

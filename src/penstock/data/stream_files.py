@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.cache.proxied import open_proxied
 from penstock.cachedir.layout import default_directory
@@ -73,12 +73,13 @@ def files_of(stream: Stream, columns: tuple[str, ...] | None) -> FilesOfStream |
     name = None if stream.format is None else format_of(stream.format)
     source = _source(stream, is_said=name is not None)
     if source is None:
-        _refuse_settings(stream)
+        if stream.types is not None:
+            raise ConfigError("types= is for CSV files, and this is a dataset with an index: leave it out")
         return None
     request = FilesRequest(
         patterns=source.patterns,
         format=name,
-        settings=_settings(stream),
+        settings={} if stream.types is None else {"types": dict(stream.types)},
         columns=columns,
         may_have_index=source.patterns == ("",) and name is None and not _is_here(source.root),
     )
@@ -105,7 +106,9 @@ def _source(stream: Stream, *, is_said: bool) -> NamedFiles | None:
             raise ConfigError("split= names a folder below remote, and a list of files has none: leave it out")
         return NamedFiles(str(stream.remote or stream.local), stream.patterns)
     if stream.remote is not None and _is_repository(stream.remote):
-        return _of_repository(stream, stream.remote)
+        # It is taken as a whole, unless its split is a folder with an index.
+        is_indexed = stream.split and stream.format is None and _has_index(str(stream.url), stream)
+        return None if is_indexed else NamedFiles(stream.remote, ("",))
     url = stream.url or str(stream.folder)
     if not _is_here(url):
         is_literal = has_magic(url) and not is_said and _has_index(url, stream)
@@ -123,13 +126,6 @@ def _source(stream: Stream, *, is_said: bool) -> NamedFiles | None:
 def _suffixes(url: str) -> tuple[str, ...]:
     """Return the endings that tell a file, if this name has one at all: to know them, every format has to be loaded."""
     return known_suffixes() if "." in url.rpartition("/")[2] else ()
-
-
-def _of_repository(stream: Stream, url: str) -> NamedFiles | None:
-    """Take a repository as a whole, unless its split is a folder with an index."""
-    if stream.split and stream.format is None and _has_index(str(stream.url), stream):
-        return None
-    return NamedFiles(url, ("",))
 
 
 def _has_index(url: str, stream: Stream) -> bool:
@@ -150,15 +146,6 @@ def fetched_share(index: Index, columns: tuple[str, ...] | None) -> float:
     form = get_file_format(some[0].layout.format)
     fetched = sum(len(span) for info in some for span in form.spans(info, columns))
     return min(1.0, fetched / max(1, sum(info.parts[0].stored.num_bytes for info in some)))
-
-
-def _settings(stream: Stream) -> dict[str, Any]:
-    return {} if stream.types is None else {"types": dict(stream.types)}
-
-
-def _refuse_settings(stream: Stream) -> None:
-    if stream.types is not None:
-        raise ConfigError("types= is for CSV files, and this is a dataset with an index: leave it out")
 
 
 def _is_here(url: str) -> bool:

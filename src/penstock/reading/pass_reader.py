@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.reading.collected_rows import BatchReader, CollectedRows
     from penstock.reading.readers import DeliveredCount, ThreadReader
     from penstock.reading.schedule import BatchSchedule
-    from penstock.reading.source import Source
+    from penstock.reading.source import FetchesShards, Source
     from penstock.types import Columns, Int64Array, Sample
 
     # Gives what stands in the place of samples that were read, by their ids; some may be gaps, which stay.
@@ -95,34 +95,28 @@ class PassReader:
             num_readers=num_readers,
         )
         reader.open_shards.max_mapped_bytes = pages_budget(num_readers)
-        self._prefetcher = self._start_prefetching()
-        self._announcer: Announcer | None = None
-        if isinstance(source, FollowsSamples) and source.samples_ahead:
-            self._announcer = Announcer(schedule, source)
+        ahead = samples_ahead(source)
+        self._announcer = Announcer(schedule, source) if isinstance(source, FollowsSamples) and ahead else None
+        self._prefetcher: Prefetcher | None = None
+        if self._fetched is not None and schedule.seat.worker == 0:  # one worker of each rank looks for all of them
+            num_batches = batches_ahead(
+                predownload=options.predownload,
+                batch_size=schedule.batch_size,
+                sample_bytes=self._sample_bytes,
+                limit_bytes=options.cache_limit,
+                ranks_per_node=world.ranks_per_node,
+            )
+            self._prefetcher = Prefetcher(schedule, self._fetched, max(num_batches, -(-ahead // schedule.batch_size)))
         self._has_begun = False
         self._step = 0
-
-    def _start_prefetching(self) -> Prefetcher | None:
-        """Have one worker of each rank look ahead for all of them."""
-        schedule, options = self._schedule, self._options
-        if self._fetched is None or schedule.seat.worker != 0:
-            return None
-        ahead = batches_ahead(
-            predownload=options.predownload,
-            batch_size=schedule.batch_size,
-            sample_bytes=self._sample_bytes,
-            limit_bytes=options.cache_limit,
-            ranks_per_node=schedule.seat.world.ranks_per_node,
-        )
-        ahead = max(ahead, -(-samples_ahead(self._source) // schedule.batch_size))
-        return Prefetcher(schedule, self._fetched, ahead)
 
     def samples(self) -> Iterator[Iterator[Any]]:
         """Yield samples, in pieces to be laid end to end.
 
-        The very first one comes alone: a whole batch may lie in hundreds of shards that have to be opened.
+        The very first one comes alone: a whole batch may lie in hundreds of shards that have to be opened. But what
+        stands in for bad samples is of the same batch.
         """
-        if self._begins_alone:
+        if self._fetched is None and not (self._skips or self._delivered.count):
             if self._announcer is not None:  # what is decoded on the way to it may be wanted soon
                 self._announcer.look_ahead(0)
             yield from self._read(self._schedule.first_id(0))
@@ -183,11 +177,6 @@ class PassReader:
             turn += len(block)
             yield block, skipped
             skipped = 0
-
-    @property
-    def _begins_alone(self) -> bool:
-        """Whether to read the first sample before its batch; what stands in for a bad one is of the same batch."""
-        return self._fetched is None and not (self._skips or self._delivered.count)
 
     @property
     def _skips(self) -> bool:
@@ -254,15 +243,17 @@ class PassReader:
         """
         is_first, self._has_begun = not self._has_begun, True
         if is_first and self._fetched is not None:
-            ask = partial(ask_for_shards, self._fetched, self._source.spans, ids, self._schedule.seat.worker)
-            block = self._first_block(read, ids, ask)
+            block = self._first_block(read, ids, self._fetched)
             self._look_ahead()
             return block
         self._look_ahead()
         return read(ids)
 
-    def _first_block(self, read: ReadBlock, ids: Int64Array, ask: Callable[[], None]) -> CollectedRows:
-        if self._prefetcher is not None and self._is_first_little:
+    def _first_block(self, read: ReadBlock, ids: Int64Array, fetched: FetchesShards) -> CollectedRows:
+        schedule, spans = self._schedule, self._source.spans
+        ask = partial(ask_for_shards, fetched, spans, ids, schedule.seat.worker)
+        size = schedule.global_batch_size
+        if self._prefetcher and may_read_first_alone(global_batch_size=size, num_samples=spans.num_samples):
             try:
                 return read(ids, Soon(ask, self._look_ahead) if self._has_large_shards else Soon(ask))
             except StoreTimeoutError:  # all patience is used up: trying whole shards would take as long again
@@ -271,11 +262,6 @@ class PassReader:
                 pass
         ask()
         return read(ids)
-
-    @property
-    def _is_first_little(self) -> bool:
-        size, num_samples = self._schedule.global_batch_size, self._source.spans.num_samples
-        return may_read_first_alone(global_batch_size=size, num_samples=num_samples)
 
     def _look_ahead(self) -> None:
         if self._prefetcher is not None:

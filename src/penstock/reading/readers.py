@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
-from functools import cached_property
 from operator import length_hint
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +30,10 @@ class ReadCounts:
 
     def __init__(self, row: Row, source: Source, first_ids: Int64Array) -> None:
         self._row, self._first_ids = row, first_ids
-        self._sample_bytes = mean_sample_bytes(source, first_ids)
+        sizes = np.concatenate([[0], np.cumsum(source.sizes)])
+        ends = sizes[np.searchsorted(source.spans.starts, first_ids)]
+        # Of each stream, what a sample takes on average as it is stored.
+        self._sample_bytes: list[float] = (np.diff(ends) / np.maximum(1, np.diff(first_ids))).tolist()
         self._transforming_ns = self._collating_ns = 0
 
     @contextmanager
@@ -90,14 +92,6 @@ class ReadCounts:
             self._row.add({"skipped": num_samples})
 
 
-def mean_sample_bytes(source: Source, first_ids: Int64Array) -> list[float]:
-    """Return what a sample of each stream takes on average, as it is stored."""
-    sizes = np.concatenate([[0], np.cumsum(source.sizes)])
-    ends = sizes[np.searchsorted(source.spans.starts, first_ids)]
-    means: list[float] = (np.diff(ends) / np.maximum(1, np.diff(first_ids))).tolist()
-    return means
-
-
 class DeliveredCount:
     """Counts the samples of a pass that were taken: those handed over, but for what is left of the last piece."""
 
@@ -138,12 +132,8 @@ class ThreadReader:
         """Keep no more shards open than fits into this reader's share of the cache."""
         max_open = None
         if share.num_bytes is not None:
-            max_open = max(1, int(share.num_bytes / max(1.0, self._mean_shard_bytes)))
+            max_open = max(1, int(share.num_bytes / max(1.0, mean_sizes(self._source)[1])))
         self.open_shards.keep_to(max_open, keeps_none=share.is_tight)
-
-    @cached_property
-    def _mean_shard_bytes(self) -> float:
-        return mean_sizes(self._source)[1]
 
 
 class PassUnderWay(NamedTuple):

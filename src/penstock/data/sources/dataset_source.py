@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.data.open_streams import OpenedStream, OpenedStreams
     from penstock.data.pass_readers import PassReaders
-    from penstock.data.settings import DatasetSettings
-    from penstock.data.stream import Stream
+    from penstock.data.stream import DatasetSettings, Stream
     from penstock.reading.source import CodeDigest, Source
     from penstock.reading.transforms import SampleTransforms
     from penstock.types import Int64Array, Sample

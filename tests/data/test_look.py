@@ -13,7 +13,7 @@ from PIL import Image
 
 from penstock import CSVWriter, MDSWriter
 from penstock.cli.main import main
-from penstock.data.verify import verify_dataset
+from penstock.data.look import verify_dataset
 from penstock.formats.encodings.table import get_encoding
 
 if TYPE_CHECKING:
