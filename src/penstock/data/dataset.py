@@ -243,7 +243,7 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
             return self.get_item(ids)
         if type(self).get_item is not StreamingDataset.get_item:
             return nest([self.get_item(int(number)) for number in ids], key)
-        samples = self.readers.here.main.batches.read(ids, SOON).samples()
+        samples = self.readers.here.main.read(ids, SOON).samples()
         if self._transforms is not None:
             samples = make_each(self._transforms.apply, [int(number) for number in ids], samples, skips=False)
         return nest(samples, key)
@@ -261,7 +261,7 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
                 raise SampleIndexError(
                     f"sample {sample_id} is out of range: the dataset has {self.num_samples} samples", sample=sample_id
                 )
-            sample = readers.main.batches.read_one(sample_id)
+            sample = readers.main.read_one(sample_id)
         return sample if self._transforms is None else self._transforms.apply(sample_id, sample)
 
     @trims_traceback
@@ -271,7 +271,7 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
         Of the transforms, only `batch_transform` is applied.
         """
         ids = resolve_flat(key, self.num_samples)
-        columns = self.readers.here.main.batches.read_columns(ids).columns()
+        columns = self.readers.here.main.read_columns(ids).columns()
         return columns if self.make_columns is None else self.make_columns(ids, columns)
 
     # --- Iterating --------------------------------------------------------------------------------------------

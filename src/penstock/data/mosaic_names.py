@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from penstock.index.shards import FileInfo, ShardInfo
     from penstock.order.id_spans import IdSpans
     from penstock.types import Int64Array
+
+
+T = TypeVar("T")
 
 
 class ShardFile(NamedTuple):
@@ -122,6 +126,16 @@ class Spanner:
         return shard, int(sample_id - self._spans.starts[shard])
 
 
+class _Setting(Generic[T]):
+    """A setting of a dataset, read where it is kept."""
+
+    def __init__(self, place: str) -> None:
+        self._get = attrgetter(f"_settings.{place}")
+
+    def __get__(self, dataset: MosaicNames | None, kind: type) -> T:
+        return cast("T", self if dataset is None else self._get(dataset))
+
+
 class MosaicNames(OpenedDataset):
     """The settings, counts and shards of a dataset, under the names of MosaicML Streaming."""
 
@@ -133,10 +147,17 @@ class MosaicNames(OpenedDataset):
 
     # --- Settings -----------------------------------------------------------------------------------------------
 
-    @property
-    def shuffle(self) -> bool:
-        """Whether samples are shuffled."""
-        return self._settings.order.shuffle
+    shuffle = _Setting[bool]("order.shuffle")  # whether samples are shuffled
+    shuffle_block_size = _Setting[int | None](
+        "order.shuffle_block_size"
+    )  # how many samples each lane shuffles among, if you said it
+    batching_method = _Setting[str]("order.batching_method")  # how batches are made of several streams
+    sampling_method = _Setting[str](
+        "order.sampling_method"
+    )  # how samples are chosen of a stream that gives only some of them
+    sampling_granularity = _Setting[int]("order.sampling_granularity")  # how many samples are chosen in a row
+    partition_algo = _Setting[str | None]("order.partition_algo")  # how samples are dealt to nodes, if you said it
+    allow_unsafe_types = _Setting[bool]("decoding.allow_unsafe_types")  # whether `pkl` columns are read
 
     @property
     def shuffle_algo(self) -> str | None:
@@ -150,11 +171,6 @@ class MosaicNames(OpenedDataset):
         return seed
 
     @property
-    def shuffle_block_size(self) -> int | None:
-        """How many samples each lane shuffles among, if you said it."""
-        return self._settings.order.shuffle_block_size
-
-    @property
     def num_canonical_nodes(self) -> int:
         """The lanes of the order, of a loaded state if there is one."""
         lanes: int = self.run.describe_order()["num_canonical_nodes"]
@@ -164,31 +180,6 @@ class MosaicNames(OpenedDataset):
     def initial_physical_nodes(self) -> int | None:
         """The number of nodes on which the run began."""
         return self.run.describe_order().get("initial_physical_nodes")
-
-    @property
-    def batching_method(self) -> str:
-        """How batches are made of several streams."""
-        return self._settings.order.batching_method
-
-    @property
-    def sampling_method(self) -> str:
-        """How samples are chosen of a stream that gives only some of them."""
-        return self._settings.order.sampling_method
-
-    @property
-    def sampling_granularity(self) -> int:
-        """How many samples are chosen in a row."""
-        return self._settings.order.sampling_granularity
-
-    @property
-    def partition_algo(self) -> str | None:
-        """How samples are dealt to nodes, if you said it."""
-        return self._settings.order.partition_algo
-
-    @property
-    def allow_unsafe_types(self) -> bool:
-        """Whether `pkl` columns are read."""
-        return self._settings.decoding.allow_unsafe_types
 
     # --- Counts -------------------------------------------------------------------------------------------------
 

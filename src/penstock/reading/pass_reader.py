@@ -89,12 +89,12 @@ class PassReader:
         self._has_large_shards = shard_bytes >= _LARGE_SHARD_BYTES
         world = schedule.seat.world
         num_readers = world.ranks_per_node * world.workers_per_rank
-        reader.open_shards.max_open = max_open_shards(
+        reader.shards.max_open = max_open_shards(
             limit_bytes=None if self._fetched is None else options.cache_limit,
             shard_bytes=shard_bytes,
             num_readers=num_readers,
         )
-        reader.open_shards.max_mapped_bytes = pages_budget(num_readers)
+        reader.shards.max_mapped_bytes = pages_budget(num_readers)
         ahead = samples_ahead(source)
         self._announcer = Announcer(schedule, source) if isinstance(source, FollowsSamples) and ahead else None
         self._prefetcher: Prefetcher | None = None
@@ -193,7 +193,7 @@ class PassReader:
             some = slice(begin, min(begin + step, len(ids)))
             with reader.counts.reading(ids if block is None else ids[:0]):
                 if block is None:
-                    block = self._block(reader.batches.read, ids)
+                    block = self._block(reader.read, ids)
                 # No list of them is kept here: they are freed when they were taken.
                 samples = self._delivered.hand_over(self._made(ids[some], block.samples(some.start, some.stop)))
             yield samples
@@ -204,9 +204,9 @@ class PassReader:
         with reader.counts.reading(ids):
             samples: list[Any]
             try:
-                samples = self._block(reader.batches.read, ids).samples()
+                samples = self._block(reader.read, ids).samples()
             except SKIPPED:
-                samples = read_around(reader.batches, ids)
+                samples = read_around(reader, ids)
             return self._filled(batches, self._made(ids, samples))
 
     def _made(self, ids: Int64Array, samples: list[Any]) -> list[Any]:
@@ -219,7 +219,7 @@ class PassReader:
         reader, ids = self._reader, np.concatenate(batches)
         with reader.counts.reading(ids):
             try:
-                return self._block(partial(reader.batches.read_columns, is_cut=True), ids)
+                return self._block(partial(reader.read_columns, is_cut=True), ids)
             except SKIPPED:
                 if not self._skips:
                     raise
@@ -227,7 +227,7 @@ class PassReader:
 
     def _columns_around(self, batches: list[Int64Array]) -> CollectedRows:
         """Read a block again that has bad samples, with others of their batches in their places."""
-        reader, ids = self._reader.batches, np.concatenate(batches)
+        reader, ids = self._reader, np.concatenate(batches)
         # Numbers in place of samples: what stands in for a bad one is the number of a good one.
         numbers = [
             sample if isinstance(sample, UnreadableSample) else number

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.reading.collected_rows import BatchReader
 from penstock.reading.open_shards import OpenShards
-from penstock.reading.source import SharesSpace, mean_sizes, row_reader_of
+from penstock.reading.source import SharesSpace, row_reader_of
 from penstock.thread_times import thread_times
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from penstock.reading.schedule import BatchSchedule
     from penstock.reading.source import Source
     from penstock.types import Int64Array
-    from penstock.wire.quota import OpenShardQuota
 
 
 class ReadCounts:
@@ -118,22 +117,14 @@ class DeliveredCount:
         self._handed_over += num_samples
 
 
-class ThreadReader:
-    """Reads for one thread at a time. Nothing in it is carried over a fork."""
+class ThreadReader(BatchReader):
+    """Reads for one thread at a time, and counts what it reads. Nothing in it is carried over a fork."""
 
     def __init__(self, source: Source, counts: ReadCounts) -> None:
-        self._source, self.counts = source, counts
-        self.open_shards = OpenShards(source.open, sizes=source.sizes)
-        self.batches = BatchReader(source.spans, self.open_shards, row_reader_of(source))
+        super().__init__(source.spans, OpenShards(source.open, sizes=source.sizes), row_reader_of(source))
+        self.counts = counts
         if isinstance(source, SharesSpace):
-            source.share_limit(self)
-
-    def keep_to(self, share: OpenShardQuota) -> None:
-        """Keep no more shards open than fits into this reader's share of the cache."""
-        max_open = None
-        if share.num_bytes is not None:
-            max_open = max(1, int(share.num_bytes / max(1.0, mean_sizes(self._source)[1])))
-        self.open_shards.keep_to(max_open, keeps_none=share.is_tight)
+            source.share_limit(self.shards)
 
 
 class PassUnderWay(NamedTuple):
@@ -190,4 +181,4 @@ class ProcessReaders:
     def close(self) -> None:
         """Close the shards that are open; reading on opens them again."""
         for reader in list(self._all):
-            reader.open_shards.close()
+            reader.shards.close()

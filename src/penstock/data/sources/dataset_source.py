@@ -147,7 +147,7 @@ class DatasetShardedSource(ShardedSource):
             made: list[Sample] = dataset[ids]
             return made
         with dataset.readers.here.borrow_reader() as reader, reader.counts.reading(ids):
-            samples = reader.batches.read(ids).samples()
+            samples = reader.read(ids).samples()
         if dataset._transforms is None:
             return samples
         return [dataset._transforms.apply(number, each) for number, each in zip(ids.tolist(), samples, strict=True)]
