@@ -171,8 +171,9 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
         sample_transform: SampleTransform | None = None,
         batch_transform: BatchTransform | None = None,
     ) -> None:
-        settings = self._settings = DatasetSettings.of(locals())
-        self.streams = gather_streams(streams, remote, local, split, stream_name, stream_config)
+        given = dict(locals())
+        settings = self._settings = DatasetSettings.of(given)
+        self.streams = gather_streams(given)
         apply_defaults(self.streams, settings.stream_defaults)
         self.columnar = columnar
         self._shard_names: ShardNames | None = None

@@ -148,13 +148,9 @@ class MosaicNames(OpenedDataset):
     # --- Settings -----------------------------------------------------------------------------------------------
 
     shuffle = _Setting[bool]("order.shuffle")  # whether samples are shuffled
-    shuffle_block_size = _Setting[int | None](
-        "order.shuffle_block_size"
-    )  # how many samples each lane shuffles among, if you said it
+    shuffle_block_size = _Setting[int | None]("order.shuffle_block_size")  # how many each lane shuffles among, if said
     batching_method = _Setting[str]("order.batching_method")  # how batches are made of several streams
-    sampling_method = _Setting[str](
-        "order.sampling_method"
-    )  # how samples are chosen of a stream that gives only some of them
+    sampling_method = _Setting[str]("order.sampling_method")  # how some samples of a stream are chosen
     sampling_granularity = _Setting[int]("order.sampling_granularity")  # how many samples are chosen in a row
     partition_algo = _Setting[str | None]("order.partition_algo")  # how samples are dealt to nodes, if you said it
     allow_unsafe_types = _Setting[bool]("decoding.allow_unsafe_types")  # whether `pkl` columns are read

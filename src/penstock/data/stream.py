@@ -177,12 +177,6 @@ class Stream:
                 setattr(self, name, value)
         self.split = self.split or ""
 
-    def fill_weight(self, count: int, num_samples: int, epoch_size: int) -> None:
-        """Set in every way how much of the stream an epoch takes."""
-        self.choose = count
-        self.repeat = count / num_samples if num_samples else 0.0
-        self.proportion = count / epoch_size if epoch_size else 0.0
-
     def adopt_revision(self, commit: str) -> bool:
         """Read another commit of a repository from now on, unless the user named one; tell whether that is so."""
         if self.remote is None or url_scheme(self.remote) != "hf":
@@ -201,7 +195,7 @@ class Stream:
     @property
     def url(self) -> str | None:
         """The remote, with the split."""
-        return None if self.remote is None else _join(self.remote, self.split)
+        return join_url(self.remote, self.split.strip("/")) if self.remote and self.split else self.remote
 
     @property
     def folder(self) -> Path | None:
@@ -274,10 +268,6 @@ def _default_folder(place: str) -> str:
     return str(default_directory(place, None))
 
 
-def _join(remote: str, split: str | None) -> str:
-    return join_url(remote, split.strip("/")) if split else remote
-
-
 def apply_defaults(streams: Sequence[Stream], defaults: Mapping[str, Any]) -> None:
     """Fill in what each stream left out. Options of stores are not for local files, and must be for some stream."""
     options = defaults.get("storage_options")
@@ -289,30 +279,28 @@ def apply_defaults(streams: Sequence[Stream], defaults: Mapping[str, Any]) -> No
 
 
 def fill_weights(streams: Sequence[Stream], shards: Sequence[StreamShards], settings: RunSettings) -> int:
-    """Announce to each stream what it gives to an epoch, and say how many samples that is altogether."""
+    """Set in every way how much of each stream an epoch takes, and return how many samples that is altogether."""
     counts = count_epoch(shards, settings)
     for stream, part, count in zip(streams, shards, counts, strict=True):
-        stream.fill_weight(count, part.num_samples, sum(counts))
+        stream.choose = count
+        stream.repeat = count / part.num_samples if part.num_samples else 0.0
+        stream.proportion = count / sum(counts) if count else 0.0
     return sum(counts)
 
 
-def gather_streams(
-    streams: Sequence[Stream] | None,
-    remote: Given | None,
-    local: Given | None,
-    split: str | None,
-    stream_name: str,
-    stream_config: Mapping[str, Any] | None,
-) -> list[Stream]:
-    """Return the streams of a dataset: those that were given, or the one that the other arguments describe."""
-    if not streams:
-        if remote is None and local is None:
-            raise ConfigError("a StreamingDataset needs streams, or a remote, a local folder, or both")
-        make = stream_classes.get(stream_name)
-        return [make(remote=remote, local=local, split=split, **(stream_config or {}))]
-    if remote is not None or local is not None:
-        raise ConfigError("streams= and remote= or local= exclude each other: each stream has its own remote and local")
-    return list(streams)
+def gather_streams(given: Mapping[str, Any]) -> list[Stream]:
+    """Return the streams of a dataset by its arguments: those that were given, or the one that the others describe."""
+    place = {"remote": given["remote"], "local": given["local"]}
+    is_placed = place != {"remote": None, "local": None}
+    if given["streams"]:
+        if is_placed:
+            raise ConfigError(
+                "streams= and remote= or local= exclude each other: each stream has its own remote and local"
+            )
+        return list(given["streams"])
+    if not is_placed:
+        raise ConfigError("a StreamingDataset needs streams, or a remote, a local folder, or both")
+    return [stream_classes.get(given["stream_name"])(**place, split=given["split"], **(given["stream_config"] or {}))]
 
 
 # --- The settings of a dataset, each of which has one home -----------------------------------------------------------

@@ -58,10 +58,6 @@ def warm_cache(
         validate_hash=validate_hash,
         keep_zip=keep_zip,
     )
-    return _warm(stream, on_progress)
-
-
-def _warm(stream: Stream, on_progress: Callable[[int, int], None] | None) -> WarmedCache:
     # Nothing is read: no column is too dangerous, and none needs a library that decodes it.
     opened = open_streams([stream], ReadOptions(allow_unsafe_types=True, image_decoder="raw"), None)
     with closing(opened.source):
