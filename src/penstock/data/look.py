@@ -196,15 +196,13 @@ def verify_dataset(
     )
     with StoredDataset.at(place, storage_options) as dataset:
 
-        def check(_: int, shard: ShardInfo) -> int:
+        def check(_: int, shard: ShardInfo) -> Iterator[str]:
             with dataset.stored_shard(shard) as folder, _loaded(folder, shard) as forms:
-                num_digests = 0
                 for data, info in chain.from_iterable(forms):
                     for name in info.digests:
                         check_digest(data, info.digests, name, info.basename)
-                    num_digests += len(info.digests)
+                        yield name
                 _read(forms, shard, options, read_values=read_values)
-                return num_digests
 
         return _verify(dataset.read_index(), check)
 
@@ -213,7 +211,8 @@ def verify_files(files: FilesLook, *, read_values: bool = False) -> VerifyReport
     """Fetch, unpack and open every shard of files of other programs and, if asked, read every value."""
     options = ReadOptions(image_decoder="array" if read_values else "raw")
 
-    def check(number: int, shard: ShardInfo) -> int:
+    def check(number: int, shard: ShardInfo) -> Iterator[str]:
+        yield from ()
         with files.open_shard(number, options) as reader:
             if len(reader) != shard.num_samples:
                 raise CorruptShardError(
@@ -221,18 +220,18 @@ def verify_files(files: FilesLook, *, read_values: bool = False) -> VerifyReport
                 )
             if read_values:
                 _read_values(reader)
-        return 0
 
     return _verify(files.index, check)
 
 
-def _verify(index: Index, check: Callable[[int, ShardInfo], int]) -> VerifyReport:
-    """Check each shard, whatever is wrong with the others; `check` returns how many digests it compared."""
+def _verify(index: Index, check: Callable[[int, ShardInfo], Iterator[str]]) -> VerifyReport:
+    """Check each shard, whatever is wrong with the others; `check` yields each digest that it compared."""
     problems = []
     num_digests = 0
     for number, shard in enumerate(index.shards):
         try:
-            num_digests += check(number, shard)
+            for _ in check(number, shard):
+                num_digests += 1
         except MissingExtraError:
             raise
         except (PenstockError, OSError) as error:
