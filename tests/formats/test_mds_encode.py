@@ -15,7 +15,7 @@ from PIL import Image
 
 from penstock.errors import BadSampleError, ColumnValueError, PenstockError
 from penstock.formats.body import ChunkPool
-from penstock.formats.mds import MDSBuilder, MDSFormat, _CarefulEncoder, compile_encoder
+from penstock.formats.mds import MDSBuilder, MDSFormat, careful_encoder, compile_encoder
 from tests.formats.making import make_layout, open_parts
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def columns_and_sample(draw: st.DrawFn) -> tuple[dict[str, str], dict[str, Any]]
 def test_quick_and_careful_agree(case: tuple[dict[str, str], dict[str, Any]]) -> None:
     encodings, sample = case
     columns = MDSFormat().columns(encodings)
-    assert outcome(compile_encoder(columns), sample) == outcome(_CarefulEncoder(columns), sample)
+    assert outcome(compile_encoder(columns), sample) == outcome(careful_encoder(columns), sample)
 
 
 @settings(max_examples=100)

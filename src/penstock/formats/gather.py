@@ -137,11 +137,11 @@ def copy_pieces(
     """
     gathered = None
     if len(begins) > _FEW_VALUES:
-        sizes = ends - begins
-        shortest, longest = lengths or (int(sizes.min()), int(sizes.max()))
+        shortest, longest = lengths or (int((ends - begins).min()), int((ends - begins).max()))
         is_short = 0 < longest <= (_MOST_BYTES_IF_EQUAL if shortest == longest else _MOST_BYTES)
         if is_short and (shortest == longest or _lie_within(shards, counts, order, begins, longest)):
-            gathered = gather_strings(view_memory("S", longest), begins, None if shortest == longest else sizes)
+            sizes = None if shortest == longest else ends - begins
+            gathered = gather_strings(view_memory("S", longest), begins, sizes)
     if gathered is not None:
         return gathered
     if len(shards) == 1:

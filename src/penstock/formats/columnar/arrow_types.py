@@ -166,8 +166,9 @@ def _hub_features(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 def _with_feature(kind: ColumnType, feature: Any) -> ColumnType:
     """Mark images, also those in lists."""
     match feature, kind:
-        case {"_type": "Image"}, _ if _holds_image(kind) and feature.get("decode", True):
-            return ColumnType("image")
+        case {"_type": "Image"}, ColumnType("struct") if feature.get("decode", True):
+            if any(name == "bytes" and field.kind == "binary" for name, field in kind.fields):
+                return ColumnType("image")
         case [inner], ColumnType("list" | "fixed_list"):
             return _with_element(kind, inner)
         case {"_type": "Sequence" | "List" | "LargeList", "feature": inner}, ColumnType("list" | "fixed_list"):
@@ -177,11 +178,6 @@ def _with_feature(kind: ColumnType, feature: Any) -> ColumnType:
 
 def _with_element(kind: ColumnType, feature: Any) -> ColumnType:
     return ColumnType(kind.kind, kind.settings, (("", _with_feature(kind.child, feature)),))
-
-
-def _holds_image(kind: ColumnType) -> bool:
-    fields: Sequence[tuple[str, ColumnType]] = kind.fields
-    return kind.kind == "struct" and any(name == "bytes" and field.kind == "binary" for name, field in fields)
 
 
 def checked(batch: Any, first: int, where: str) -> Any:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from penstock.outside_text import Bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 _WHOLE_NUMBERS = (I16, I32, I64)
@@ -245,13 +246,13 @@ class FileHead:
         schema, created_by = b64encode(self.schema).decode(), self.created_by.decode("latin-1")
         return {"version": self.version, "schema": schema, "created_by": created_by, "arrow_schema": arrow}
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> FileHead:
-        """Take what `to_json` gave."""
-        metadata = tuple((_KEPT_OF_FILE[0], b64decode(value)) for value in fields["arrow_schema"])
-        schema, created_by = b64decode(fields["schema"]), fields["created_by"].encode("latin-1")
-        _read_schema(CompactReader(schema))
-        return cls(int(fields["version"]), schema, metadata, created_by)
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def parse(version: int, schema: str, created_by: str, arrow_schema: tuple[str, ...]) -> FileHead:
+        """Take what `to_json` returned; that every shard of a file needs it is parsed once for all of them."""
+        metadata = tuple((_KEPT_OF_FILE[0], b64decode(value)) for value in arrow_schema)
+        _read_schema(CompactReader(b64decode(schema)))
+        return FileHead(int(version), b64decode(schema), metadata, created_by.encode("latin-1"))
 
     @property
     def hidden_bytes(self) -> int:

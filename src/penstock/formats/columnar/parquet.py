@@ -170,16 +170,8 @@ def _read_entry(info: ShardInfo) -> tuple[FileHead, list[RowGroup]]:
     """Return what the index says of a shard."""
     with reading_entry(info):
         head = info.layout.settings["head"]
-        parsed = _parse_head(head["version"], head["schema"], head["created_by"], tuple(head["arrow_schema"]))
+        parsed = FileHead.parse(head["version"], head["schema"], head["created_by"], tuple(head["arrow_schema"]))
         return parsed, read_row_groups(CompactReader(info.details), ())
-
-
-@lru_cache(maxsize=64)
-def _parse_head(version: int, schema: str, created_by: str, arrow_schema: tuple[str, ...]) -> FileHead:
-    """Parse what every shard of a file needs, once for all of them."""
-    return FileHead.from_json(
-        {"version": version, "schema": schema, "created_by": created_by, "arrow_schema": arrow_schema}
-    )
 
 
 # --- Spans ----------------------------------------------------------------------------------------------------

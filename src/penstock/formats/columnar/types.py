@@ -62,12 +62,10 @@ class ColumnType:
         within = ", ".join(
             f"{name}: {field}" if self.kind == "struct" else str(field) for name, field in self.logical.fields
         )
-        settings = ", ".join(str(each) for each in self._shown_settings() if each != "")
+        shown = self.settings[1:] if self.kind == "decimal" else self.settings
+        settings = ", ".join(str(each) for each in shown if each != "")
         text = self.logical.kind + (f"<{within}>" if self.fields else "") + (f"[{settings}]" if settings else "")
         return str(self.logical) if self.kind == "dictionary" else text
-
-    def _shown_settings(self) -> tuple[Any, ...]:
-        return self.settings[1:] if self.kind == "decimal" else self.settings
 
     @property
     def logical(self) -> ColumnType:
