@@ -194,9 +194,7 @@ class Client:
                 return load_answer(message, answer.get("ok")), payload
         finally:
             connection.close_request(number)
-            if (
-                not is_answered and not connection.is_lost
-            ):  # the one who asked was interrupted: the fetcher need not go on
+            if not is_answered and not connection.is_lost:  # the wait was interrupted: the fetcher need not go on
                 with suppress(LostError):
                     connection.send(Withdraw(number))
 
