@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.formats.base import ReadOptions, ShardBytes
-    from penstock.formats.text import TextReader
+    from penstock.formats.lines.reader import LineReader
     from penstock.index.model import ShardInfo
     from penstock.types import Sample
 
@@ -168,7 +168,7 @@ class TestXSV(FormatContract):
 class _ForgetfulFormat(JSONFormat):
     """Gives a wrong value for one sample."""
 
-    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> TextReader:
+    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
         spoiled = [bytes(parts[0]).replace(b'"two"', b'"tow"'), parts[1]]
         return super().open(spoiled, info, options)
 

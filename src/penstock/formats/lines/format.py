@@ -17,7 +17,7 @@ from penstock.errors import CorruptShardError, IndexFieldError
 from penstock.formats.content import RowPlace, RowPlaces, dump_frame, frame_before, load_frame
 from penstock.formats.files import FileFormat
 from penstock.formats.lines.cut import BadRow, RowCutter
-from penstock.formats.lines.reader import LineReader
+from penstock.formats.lines.reader import LineReader, OpenSpan
 from penstock.formats.lines.scan import load_details, without_mark
 from penstock.order.state_fields import COUNT, refuse
 
@@ -79,7 +79,7 @@ class LineFormat(FileFormat, Protocol):
         """Open a span of rows."""
         self.check(info.layout, options)
         parser = self.parser(info.layout.columns, options.columns)
-        return LineReader(parts[0], info, self.finder(info.layout.settings), parser)
+        return LineReader(parts, OpenSpan(parts[0], info, self.finder(info.layout.settings)), parser)
 
     def blocks(self, file: FileContent, reading: FilesReading, row: int = 0) -> Stage:
         """Read a file in order."""

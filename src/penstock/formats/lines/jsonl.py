@@ -106,7 +106,7 @@ class JSONParser:
 
     def parse(self, rows: Sequence[bytes]) -> list[Sample]:
         """Parse all rows."""
-        return _parse_together(rows)
+        return parse_objects(rows)
 
     def parse_block(self, block: RowBlock) -> list[Sample] | None:
         """Parse lines together; None if the quick parser is not there, or does not find one object in each."""
@@ -121,9 +121,7 @@ class JSONParser:
 
     def samples(self, parsed: list[Sample]) -> list[Sample]:
         """Return those keys that are wanted."""
-        if self.wanted is None:
-            return parsed
-        return [{name: sample[name] for name in self.wanted if name in sample} for sample in parsed]
+        return pick_fields(parsed, self.wanted)
 
     def columns(self, parsed: list[Sample], begin: int = 0, end: int | None = None) -> Columns:
         """Return columns of all names that were seen first, and of what else is in these rows."""
@@ -137,7 +135,14 @@ class JSONParser:
         return to_columns(samples, names)
 
 
-def _parse_together(rows: Sequence[bytes]) -> list[Any]:
+def pick_fields(samples: list[Sample], wanted: tuple[str, ...] | None) -> list[Sample]:
+    """Return samples with those of their fields that are wanted."""
+    if wanted is None:
+        return samples
+    return [{name: sample[name] for name in wanted if name in sample} for sample in samples]
+
+
+def parse_objects(rows: Sequence[bytes]) -> list[Any]:
     """Parse all rows as one array, which is quicker than one after the other.
 
     Rows that are broken may make sense together; those that then have another number, or are no objects, are parsed
@@ -181,7 +186,7 @@ def parse_row(row: bytes) -> Sample:
     try:
         sample = json.loads(row.decode())
     except RecursionError as error:
-        raise BadRow("the line is JSON that is nested too deeply") from error
+        raise BadRow("the line is not JSON that can be read: it is nested too deeply") from error
     except json.JSONDecodeError as error:  # what it says of lines is not meant here: it sees one alone
         raise BadRow(f"the line is not JSON: {error.msg} at character {error.pos + 1}") from error
     except ValueError as error:
