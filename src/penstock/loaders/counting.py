@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.counters import LoopStats
 from penstock.interrupts import WaitingFor, cut_short
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Mapping
 
-    from penstock.data.dataset import StreamingDataset
     from penstock.data.passes import Pass
+    from penstock.data.run_state import RunState
     from penstock.loaders.waiting import WaitingWatch
 
 T = TypeVar("T")
@@ -20,10 +20,22 @@ T = TypeVar("T")
 _END = object()
 
 
+class _RunningDataset(Protocol):
+    """What is asked of a dataset here; a state may have it opened again, so its run is looked up each time."""
+
+    run: RunState
+
+    def set_epoch(self, epoch: int) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, obj: Mapping[str, Any]) -> None: ...
+
+
 class DeliveredBatches:
     """Counts what a loader gives out, whatever its workers or threads have read ahead. For any kind of loader."""
 
-    def __init__(self, dataset: StreamingDataset, *, drops_last: bool) -> None:
+    def __init__(self, dataset: _RunningDataset, *, drops_last: bool) -> None:
         self._dataset, self._drops_last = dataset, drops_last
         self._begun: Pass | None = None
         self._num_steps = 0
@@ -31,7 +43,7 @@ class DeliveredBatches:
 
     def count(self, begun: Pass, batches: Iterator[T]) -> Iterator[T]:
         """Return the batches of a pass that begins now, each counted as it is taken."""
-        self.begin(begun)
+        self.follow(begun)
         return self._count(begun, batches)
 
     def _count(self, begun: Pass, batches: Iterator[T]) -> Iterator[T]:
@@ -40,7 +52,7 @@ class DeliveredBatches:
             yield batch
         self.finish(begun)
 
-    def begin(self, begun: Pass) -> None:
+    def follow(self, begun: Pass) -> None:
         """Count the batches of a pass from now on."""
         self._begun, self._num_steps, self._is_over = begun, 0, False
 
@@ -67,9 +79,14 @@ class DeliveredBatches:
             return self._dataset.state_dict()
         return run.state_after(self._begun, self._num_steps, is_over=self._is_over and self._drops_last)
 
-    def forget(self) -> None:
-        """A state was loaded: what was delivered before it no longer counts."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state with the next pass: what was delivered before no longer counts."""
+        self._dataset.load_state_dict(state)
         self._begun = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass."""
+        self._dataset.set_epoch(epoch)
 
 
 class LoopClock:

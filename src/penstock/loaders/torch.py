@@ -145,8 +145,7 @@ class StreamingDataLoader(DataLoader[Any]):
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Continue from a state with the next pass, on as many ranks and workers as there are now."""
         if self._is_streaming:
-            self._streaming.load_state_dict(obj)
-            self._delivered.forget()
+            self._delivered.load_state_dict(obj)
 
     @overload
     def stats(self, *, by_worker: bool = ..., flat: Literal[False] = ...) -> Stats: ...
