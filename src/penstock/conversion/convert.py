@@ -27,11 +27,10 @@ from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import INDEX_NAME
 from penstock.pipeline.cutting import Cut, find_cuts, plan_cuts
 from penstock.publish.dataset_writer import MANIFEST_NAME, SaveSettings, save_samples
-from penstock.publish.engines import DaskEngine, ProcessPool, RayEngine
-from penstock.publish.materialise import ThisProcess, materialise
+from penstock.publish.engines import DaskEngine, ProcessPool, RayEngine, ThisProcess
+from penstock.publish.materialise import PLAN_LOCK, PLAN_NAME, PartDone, PartsTarget, materialise, part_name
 from penstock.publish.mds_files import infer_columns
 from penstock.publish.merge_index import merge_indexes
-from penstock.publish.parts import PLAN_LOCK, PLAN_NAME, PartDone, PartsTarget, part_name
 from penstock.publish.sizes import PROBE_ROWS
 from penstock.publish.target import LEDGER_NAME
 from penstock.sources.base import TransformedShardedSource
@@ -49,7 +48,8 @@ if TYPE_CHECKING:
 
     from penstock.conversion.rows import SplitRule
     from penstock.publish.dataset_writer import SaveFormat
-    from penstock.publish.materialise import Engine, Tasks
+    from penstock.publish.engines import Engine
+    from penstock.publish.materialise import Tasks
     from penstock.sources.base import ShardedSource
     from penstock.sources.transforms import AnySourceTransform, AnyTransform
     from penstock.types import Sample

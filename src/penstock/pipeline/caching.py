@@ -25,10 +25,9 @@ from penstock.order.lru import LRU
 from penstock.pipeline.cutting import Cut, CutSource, find_cuts, plan_cuts
 from penstock.pipeline.stages import BaseStage, hold_in_memory, storage_options
 from penstock.publish.dataset_writer import MANIFEST_NAME, SaveSettings
-from penstock.publish.engines import ProcessPool, RayEngine
-from penstock.publish.materialise import ThisProcess, materialise
+from penstock.publish.engines import ProcessPool, RayEngine, ThisProcess
+from penstock.publish.materialise import PARTS_VERSION, PLAN_LOCK, PLAN_NAME, PartsTarget, materialise, part_name
 from penstock.publish.mds_files import infer_columns
-from penstock.publish.parts import PARTS_VERSION, PLAN_LOCK, PLAN_NAME, PartsTarget, part_name
 from penstock.publish.sizes import PROBE_ROWS
 from penstock.sources.base import ShardedSource, TransformedShardedSource
 from penstock.sources.code_digest import why_none, with_code
@@ -46,14 +45,14 @@ from penstock.storage.url_names import join_url
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.data.dataset import StreamingDataset
     from penstock.pipeline.config import HashFunction
     from penstock.pipeline.observing import Observer
     from penstock.pipeline.stages import Data, PipelineContext
-    from penstock.publish.materialise import Engine
-    from penstock.publish.parts import PartDone
+    from penstock.publish.engines import Engine
+    from penstock.publish.materialise import PartDone
     from penstock.reading.source import CodeDigest
     from penstock.sources.transforms import AnyTransform
     from penstock.types import Sample
@@ -144,7 +143,7 @@ def follow_plan(source: ShardedSource, target: PartsTarget, part_size: int | str
             infos = [source.get_shard_info(name) for name in source.shard_names]
             cuts = plan_cuts(infos, max(1, parse_bytes(part_size)), partial(find_cuts, source))
             plan = {"columns": infer_columns(first), "parts": [cut.to_list() for cut in cuts]}
-            target.write_plan(plan)
+            target.write(PLAN_NAME, plan)
     settings = replace(target.settings, columns=plan["columns"], drops_extra=False)
     return CutSource(source, [Cut(*part) for part in plan["parts"]]), replace(target, settings=settings)
 
@@ -177,18 +176,15 @@ def _build(
 def _fresh_manifest(target: PartsTarget, expiry_s: float | None) -> dict[str, Any] | None:
     """Read the manifest of a cache that is whole; one that is too old, or of another version, is removed."""
     manifest = target.read(MANIFEST_NAME)
-    if manifest is None or _is_fresh(manifest, expiry_s):
+    if manifest is None:
+        return None
+    is_fresh = expiry_s is None or manifest["finished_at"] + expiry_s > time.time()
+    if is_fresh and manifest.get("version") == PARTS_VERSION:
         return manifest
     with target.hold(PLAN_LOCK, waits=True):
         if target.read(MANIFEST_NAME) == manifest:
             target.remove()
     return None
-
-
-def _is_fresh(manifest: Mapping[str, Any], expiry_s: float | None) -> bool:
-    if manifest.get("version") != PARTS_VERSION:
-        return False
-    return expiry_s is None or manifest["finished_at"] + expiry_s > time.time()
 
 
 # --- Reading -------------------------------------------------------------------------------------------------
@@ -480,11 +476,6 @@ def describe(source: ShardedSource, fingerprint: str) -> dict[str, Any]:
         "code": [each[:2] for each in source.code_digests],
         "tokenizers": [each.tokenizer_hash for each in transforms if isinstance(each, TokenizeTransform)],
     }
-
-
-def cache_name(fingerprint: str, stored_as: dict[str, Any]) -> str:
-    """Name a cache by all that its files depend on."""
-    return _digest([fingerprint, stored_as])[:32]
 
 
 def _digest(values: Any) -> str:

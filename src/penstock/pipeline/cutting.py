@@ -107,16 +107,11 @@ class CutSource:
 
     def open_task(self, number: int) -> SampleIterator:
         """Open the samples of a task."""
-        return iter(select_part(self.source, self.cuts[number]))
-
-
-def select_part(source: ShardedSource, part: Cut) -> ShardedSource:
-    """Return the samples of a part."""
-    names = list(source.shard_names[part.first : part.end])
-    files = _files_of(source)
-    if part.begin is None or files is None:
-        return _SelectedShards(source, names)
-    return _over(source, _ShardPart(files, names[0], part.begin, part.end_row))
+        cut, files = self.cuts[number], _files_of(self.source)
+        if cut.begin is None or files is None:
+            return self.source.iter_shards(range(cut.first, cut.end))
+        name = self.source.shard_names[cut.first]
+        return iter(_over(self.source, _ShardPart(files, name, cut.begin, cut.end_row)))
 
 
 def find_cuts(source: ShardedSource, shard: int, num_bytes: int) -> list[State]:
@@ -150,23 +145,6 @@ def _over(source: ShardedSource, files: ShardedSource) -> ShardedSource:
         num_workers=source.num_workers,
         worker_kind=source.worker_kind,
     )
-
-
-class _SelectedShards(ShardedSource):
-    """Some shards of a source, in order."""
-
-    def __init__(self, source: ShardedSource, names: Sequence[str]) -> None:
-        self._source, self._names = source, names
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._names
-
-    def get_shard_info(self, shard_name: str) -> ShardInfo | None:
-        return self._source.get_shard_info(shard_name)
-
-    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
-        return self._source.open_stage(shard_name, row)
 
 
 class _ShardPart(ShardedSource):

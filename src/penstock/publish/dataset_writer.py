@@ -21,8 +21,8 @@ from penstock.formats.columnar.shard_files import ColumnarSaveFormat
 from penstock.formats.lines.jsonl import LinesFormat
 from penstock.index.paths import INDEX_NAME
 from penstock.outside_text import NAME_CHARACTERS, Bounded
-from penstock.publish.materialise import write_samples
 from penstock.publish.mds_files import MDSSaveFormat
+from penstock.publish.samples import write_samples
 from penstock.publish.sizes import PROBE_ROWS, ShardSizes, is_shard_file
 from penstock.publish.target import LEDGER_NAME, LOCK_NAME, open_target, read_json
 from penstock.units import check_whole, parse_bytes
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from penstock.formats.shard_files import ShardBlocks, ShardFileFormat
-    from penstock.publish.materialise import Samples
+    from penstock.publish.samples import Samples
     from penstock.publish.target import Target
     from penstock.types import Sample
 
@@ -436,7 +436,21 @@ def create_writer(
 
 def open_writer(output_path: str | os.PathLike[str], settings: SaveSettings) -> DatasetWriter:
     """Make a writer by settings."""
-    form, _ = _make_format(settings), settings.sizes()  # both may refuse, before anything is opened
+    name, compression = settings.format, settings.compression
+    form: ShardFileFormat
+    if name == "mds":
+        form = MDSSaveFormat(
+            compression,
+            settings.max_bytes,
+            settings.columns,
+            drops_extra=settings.drops_extra,
+            hashes=settings.hashes,
+        )
+    elif name == "jsonl":
+        form = LinesFormat(compression)
+    else:
+        form = ColumnarSaveFormat(name, compression, settings.schema)
+    settings.sizes()  # may refuse, too, before anything is opened
     target = open_target(
         output_path,
         settings.storage_options,
@@ -463,19 +477,6 @@ def learn_from(open_samples: Callable[[], Samples], writer: DatasetWriter) -> No
     if writer.position is None:
         with closing(open_samples()) as first:
             writer.begin(first.take(PROBE_ROWS))
-
-
-def _make_format(settings: SaveSettings) -> ShardFileFormat:
-    name, compression = settings.format, settings.compression
-    if name == "mds":
-        return MDSSaveFormat(
-            compression,
-            settings.max_bytes,
-            settings.columns,
-            drops_extra=settings.drops_extra,
-            hashes=settings.hashes,
-        )
-    return LinesFormat(compression) if name == "jsonl" else ColumnarSaveFormat(name, compression, settings.schema)
 
 
 def _describe_file(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who runs the tasks of `materialise`, if not this process: processes, Ray or Dask. The result is the same."""
+"""Who runs the tasks of `materialise`: this process, others, Ray or Dask. The result is the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.errors import CacheError, ConfigError, StoreError
 from penstock.extras import require
@@ -21,6 +21,31 @@ Running = TypeVar("Running")
 
 _MOST_FAILURES = 3  # of processes that died, without a task done in between
 _MOST_RETRIES = 3  # of a task of Ray
+
+
+class Engine(Protocol):
+    """Has tasks run by a process."""
+
+    def run(self, task: Callable[[int], Done], numbers: Sequence[int], shown: str) -> Generator[tuple[int, Done]]:
+        """Call a function, which pickles, for each number; yield each with its result as it is done, in any order."""
+        ...
+
+
+class ThisProcess:
+    """Runs one task after the other, here."""
+
+    def run(
+        self,
+        task: Callable[[int], Done],
+        numbers: Sequence[int],
+        shown: str,  # noqa: ARG002
+    ) -> Generator[tuple[int, Done]]:
+        """Run tasks."""
+        for number in numbers:
+            yield number, task(number)
+
+
+# --- Processes --------------------------------------------------------------------------------------------------
 
 
 def _run_side_by_side(
@@ -95,6 +120,9 @@ def _start_worker(task: Callable[[int], Any]) -> None:
 def _run_in_worker(number: int) -> Any:
     assert _task is not None  # noqa: S101  the initializer has run
     return _task(number)
+
+
+# --- Ray --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from penstock.formats.base import ShardBuilder
-    from penstock.index.model import ShardInfo
     from penstock.publish.target import FilesTarget
     from penstock.storage.base import Store
     from penstock.types import Sample
@@ -456,7 +455,14 @@ def find_present(target: FilesTarget, *, exist_ok: bool, append: bool) -> Index:
         index = Index(())
         if append or exist_ok:
             sweep(target.folder)
-            index = (_index_to_continue(target) if append else _index_to_replace(target)) or index
+            found = [_read_index(place, target, may_be_bad=exist_ok) for place in target.places]
+            known = [each for each in found if each is not None]
+            if append and any(each != known[0] for each in known):
+                raise ConfigError(
+                    f"{target.folder} and {target.shown} hold different datasets: make them equal before you append to"
+                    " both"
+                )
+            index = Index(tuple(shard for each in (known[:1] if append else known) for shard in each.shards))
             if index.shards or exist_ok:
                 remove_others(target, index)
         elif target.is_taken:
@@ -494,31 +500,16 @@ def renumber(target: FilesTarget, index: Index) -> Index:
     return index
 
 
-def _index_to_continue(target: FilesTarget) -> Index | None:
-    found = [_read_index(place, target) for place in target.places]
-    known = [index for index in found if index is not None]
-    if known and any(index != known[0] for index in known):
-        raise ConfigError(
-            f"{target.folder} and {target.shown} hold different datasets: make them equal before you append to both"
-        )
-    return known[-1] if known else None
-
-
-def _index_to_replace(target: FilesTarget) -> Index:
-    shards: list[ShardInfo] = []
-    for place in target.places:
-        with suppress(BadIndexError):  # it shall be replaced, so it need not be readable
-            found = _read_index(place, target)
-            shards += found.shards if found is not None else ()
-    return Index(tuple(shards))
-
-
-def _read_index(place: Store, target: FilesTarget) -> Index | None:
+def _read_index(place: Store, target: FilesTarget, *, may_be_bad: bool) -> Index | None:
     where = target.folder if isinstance(place, LocalStore) else target.shown
     try:
         return parse_index(place.read(INDEX_NAME), f"{where}/{INDEX_NAME}")
     except ObjectNotFoundError:
         return None
+    except BadIndexError:
+        if may_be_bad:  # it shall be replaced
+            return None
+        raise
 
 
 def _files(index: Index) -> list[str]:

@@ -118,7 +118,8 @@ def check_frame(frame: Mapping[str, Any], features: Mapping[str, Feature]) -> di
 
 def _check_value(value: Any, feature: Feature) -> Any:
     if feature.is_camera:
-        return as_picture(value, feature.shape, feature.key)
+        pixels = as_pixels(value, feature.shape, feature.key)
+        return Picture(pixels, value if isinstance(value, bytes) else None)
     if feature.dtype == "string":
         return _check_strings(value, feature)
     return _check_numbers(value, feature)
@@ -144,18 +145,15 @@ def _check_numbers(value: Any, feature: Feature) -> npt.NDArray[Any]:
     shape = () if feature.shape == (1,) else feature.shape
     if given.shape not in (shape, feature.shape):
         raise _misfit(ColumnValueError, value, feature)
-    if not np.can_cast(given.dtype, wanted, "same_kind") and not _is_same_kind(given, wanted):
+    # Whole numbers are whole numbers, with a sign or without; whether they fit is seen when they are stored.
+    are_whole = given.dtype.kind in "iu" and wanted.kind in "iu"
+    if not are_whole and not np.can_cast(given.dtype, wanted, "same_kind"):
         raise _misfit(ColumnTypeError, value, feature)
     with np.errstate(over="ignore"):
         stored = given.astype(wanted).reshape(shape)
     if wanted.kind in "iu" and not np.array_equal(stored, given.reshape(shape)):
         raise _misfit(ColumnRangeError, value, feature)
     return stored
-
-
-def _is_same_kind(given: npt.NDArray[Any], wanted: np.dtype[Any]) -> bool:
-    """Whole numbers are whole numbers, with a sign or without; whether they fit is seen when they are stored."""
-    return given.dtype.kind in "iu" and wanted.kind in "iu"
 
 
 def _misfit(kind: type[BadSampleError], value: Any, feature: Feature) -> BadSampleError:
@@ -244,8 +242,3 @@ class Picture(NamedTuple):
         pixels = self.pixels[..., 0] if self.pixels.shape[-1] == 1 else self.pixels
         images.fromarray(pixels).save(file, "PNG", compress_level=1)
         return file.getvalue()
-
-
-def as_picture(value: Any, shape: tuple[int, ...], key: str) -> Picture:
-    """Check a picture of a frame."""
-    return Picture(as_pixels(value, shape, key), value if isinstance(value, bytes) else None)
