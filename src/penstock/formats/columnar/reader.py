@@ -22,7 +22,7 @@ from penstock.formats.columnar.types import (
     parse_type,
     to_values,
 )
-from penstock.formats.encodings.base import Encoding
+from penstock.formats.encodings.base import ManyEncoding
 from penstock.formats.encodings.table import get_encoding
 from penstock.formats.gather import (
     ColumnKind,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions, ShardBytes
     from penstock.formats.columnar.nodes import BoolArray, Node
-    from penstock.formats.encodings.base import ImageDecoder
+    from penstock.formats.encodings.base import Encoding, ImageDecoder
     from penstock.formats.gather import ShardMemory, StoredValues, Values
     from penstock.index.model import ShardInfo
     from penstock.types import Int64Array
@@ -242,7 +242,7 @@ def image_encoding(image_decoder: ImageDecoder) -> OrNone:
     return OrNone(get_encoding("jpeg", image_decoder))
 
 
-class OrNone(Encoding):
+class OrNone(ManyEncoding):
     """Values of another encoding, some of which are missing: None stands for their bytes, and for them."""
 
     def __init__(self, encoding: Encoding) -> None:
@@ -252,10 +252,6 @@ class OrNone(Encoding):
     def encode(self, value: Any) -> bytes:
         """Encode a value that is there."""
         return self._encoding.encode(value)
-
-    def decode(self, data: bytes) -> Any:
-        """Decode one."""
-        return self.decode_many([data])[0]
 
     def decode_many(self, pieces: Sequence[Any]) -> list[Any]:
         """Decode those that are there."""

@@ -62,6 +62,18 @@ class Encoding(ABC):
         return self
 
 
+class ManyEncoding(Encoding):
+    """Values that are best decoded many at a time."""
+
+    def decode(self, data: bytes) -> Any:
+        """Turn stored bytes into a value."""
+        return self.decode_many([data])[0]
+
+    @abstractmethod
+    def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
+        """Turn the stored bytes of many values into values."""
+
+
 class FixedEncoding(Encoding):
     """Values of equal length that NumPy can hold: a batch of them is one array."""
 
