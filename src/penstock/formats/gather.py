@@ -63,10 +63,7 @@ def copy_values(begins: Int64Array, num_bytes: int) -> npt.NDArray[Any]:
     if num_bytes <= _LARGEST_ITEM:
         stored: npt.NDArray[Any] = view_memory("V", num_bytes)[begins]
         return stored
-    memory, copied = view_memory("u", 1), np.empty((len(begins), num_bytes), np.uint8)
-    for value, begin in zip(copied, begins.tolist(), strict=True):
-        value[:] = memory[begin : begin + num_bytes]
-    return copied.view(f"V{num_bytes}").reshape(-1)
+    return np.frombuffer(join_values(begins, np.full(len(begins), num_bytes)), f"V{num_bytes}")
 
 
 def join_values(begins: Int64Array, sizes: Int64Array) -> bytearray:

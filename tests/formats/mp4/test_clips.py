@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptShardError
-from penstock.formats.mp4.format import CUTS, Clip, clip_of
+from penstock.formats.mp4.format import CUTS, Clip, load_clip
 from tests.episodes.clips import number_of, write_clip
 from tests.formats.in_place import InPlace, MemoryFile
 
@@ -63,7 +63,7 @@ def test_clips_show_what_the_file_shows_at_the_same_times(clips: dict[str, bytes
     ends = [24, 36, 50, 60]
     fetched = 0
     for info, packed, first, end in zip(found.infos, unpacked(found), [0, 24, 36, 50], ends, strict=True):
-        clip, timescale = clip_of(info), info.layout.settings["timescale"]
+        clip, timescale = load_clip(info.details, info.name), info.layout.settings["timescale"]
         index = clip.index(timescale)
         shown = {round((tick + clip.shift) / timescale * FPS): number for tick, number in decode(packed)}
         assert {frame: frame for frame in range(first, end)}.items() <= shown.items()

@@ -70,6 +70,16 @@ class CompactReader:
         value = self.unsigned()
         return (value >> 1) ^ -(value & 1)
 
+    def integers(self, wanted: tuple[int, ...]) -> dict[int, int]:
+        """Return some fields of a struct, all of them numbers, by their own numbers."""
+        found: dict[int, int] = {}
+        for number, kind in self.fields():
+            if number in wanted:
+                found[number] = self.integer()
+            else:
+                self.skip(kind)
+        return found
+
     def binary(self) -> bytes:
         """Return a text or other bytes."""
         begin = self._skip_binary()
@@ -315,17 +325,8 @@ def _read_schema(reader: CompactReader) -> list[int]:
     widths: list[int] = []
     open_nodes: list[int] = []  # how many children each node on the way to this one still lacks
     for place in range(count):
-        num_children = physical = width = 0
-        for number, kind in reader.fields():
-            if number in (1, 2, 5):
-                value = reader.integer()
-                physical, width, num_children = (
-                    value if number == 1 else physical,
-                    value if number == 2 else width,
-                    value if number == 5 else num_children,
-                )
-            else:
-                reader.skip(kind)
+        found = reader.integers((1, 2, 5))
+        physical, width, num_children = (found.get(number, 0) for number in (1, 2, 5))
         if (place > 0) != bool(open_nodes) or not 0 <= num_children <= count or len(open_nodes) > _DEEPEST_SCHEMA:
             raise ThriftError("it has a schema that is not a tree, or too deep")
         if open_nodes:
@@ -418,7 +419,7 @@ def _read_chunk_metadata(reader: CompactReader, width: int) -> tuple[ColumnChunk
         elif number in (5, 6, 7, 9, 11):
             numbers[number] = reader.integer()
         elif number == 16:
-            unencoded = _read_unencoded_bytes(reader)
+            unencoded = reader.integers((1,)).get(1)  # without dictionary and compression, of writers that say so
         else:
             reader.skip(kind)
         if number in _KEPT_OF_CHUNK:
@@ -428,19 +429,7 @@ def _read_chunk_metadata(reader: CompactReader, width: int) -> tuple[ColumnChunk
         raise ThriftError("it has a column without sizes, or with negative ones")
     dictionary = numbers.get(11, 0)
     begin = dictionary if 0 < dictionary < data_page else data_page
-    text_bytes = unencoded
-    if text_bytes is None:
-        text_bytes = unpacked * (_TIMES_IN_DICTIONARY if 11 in numbers else 1)
+    guessed = unpacked * (_TIMES_IN_DICTIONARY if 11 in numbers else 1)
+    text_bytes = guessed if unencoded is None else max(unencoded, 0)
     raw_bytes = values * width if width else text_bytes + 4 * values
     return ColumnChunk(path, begin, size, raw_bytes), write_struct(sorted(kept))
-
-
-def _read_unencoded_bytes(reader: CompactReader) -> int | None:
-    """Read the size that text has without dictionary and compression, of writers that say so."""
-    found = None
-    for number, kind in reader.fields():
-        if number == 1:
-            found = max(reader.integer(), 0)
-        else:
-            reader.skip(kind)
-    return found

@@ -13,9 +13,8 @@ from penstock.blocks.block import Block
 from penstock.blocks.stage import row_after, saved_row
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.columnar.arrow_types import naming, number_dtype, pyarrow
-from penstock.formats.columnar.nodes import with_none
 from penstock.formats.columnar.reader import ColumnsReader
-from penstock.formats.columnar.types import ColumnType, parse_type
+from penstock.formats.columnar.types import ColumnType, parse_type, with_none
 from penstock.formats.columnar.write import CHUNK_BYTES, write_columns
 from penstock.formats.files import FileFormat
 from penstock.order.state_fields import COUNT

@@ -17,7 +17,14 @@ import numpy as np
 from penstock.arrays_file import ArraysFile
 from penstock.blocks.block import join_columns
 from penstock.errors import CorruptShardError
-from penstock.formats.columnar.types import array_dtype, element_shape, has_array_elements, missing_value, to_values
+from penstock.formats.columnar.types import (
+    array_dtype,
+    element_shape,
+    has_array_elements,
+    missing_value,
+    to_values,
+    with_none,
+)
 from penstock.formats.gather import ShardMemory, as_list, copy_pieces, place_of
 
 if TYPE_CHECKING:
@@ -122,14 +129,6 @@ class Node:
 def _bits(bitmap: npt.NDArray[np.uint8], rows: Int64Array) -> BoolArray:
     found: BoolArray = ((bitmap[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1).view(np.bool_)
     return found
-
-
-def with_none(values: list[Any], is_null: BoolArray | None) -> list[Any]:
-    """Put None where there is no value."""
-    if is_null is not None:
-        for place in np.flatnonzero(is_null).tolist():
-            values[place] = None
-    return values
 
 
 class _NullNode(Node):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from penstock.errors import ColumnValueError, CorruptShardError
-from penstock.formats.columnar.nodes import BufferFile, open_node, with_none
+from penstock.formats.columnar.nodes import BufferFile, open_node
 from penstock.formats.columnar.types import (
     COLUMNS_FILE,
     ColumnType,
@@ -21,6 +21,7 @@ from penstock.formats.columnar.types import (
     missing_value,
     parse_type,
     to_values,
+    with_none,
 )
 from penstock.formats.encodings.base import ManyEncoding
 from penstock.formats.encodings.table import get_encoding

@@ -222,7 +222,7 @@ class Mp4Format(FileFormat):
         """Fetch the packets of a clip, and the sizes of these; of a file that cannot be cut, all."""
         if not info.details:
             return super().spans(info, columns)
-        clip = clip_of(info)
+        clip = load_clip(info.details, info.name)
         packets = super().spans(info, columns)[0]
         return tuple(sorted([Span(clip.sizes_at, clip.sizes_end), packets], key=lambda span: span.begin))
 
@@ -236,7 +236,7 @@ class Mp4Format(FileFormat):
         if not info.details:
             out.writelines(pieces)
             return
-        clip, look = clip_of(info), Look.of(info.layout, info.name)
+        clip, look = load_clip(info.details, info.name), Look.of(info.layout, info.name)
         sizes = np.frombuffer(stored.read(clip.sizes_at, clip.sizes_end), ">u4").astype(np.int64)
         if int(sizes.sum()) != len(packets):
             raise CorruptShardError(
@@ -275,11 +275,6 @@ class Look:
             return cls(timescale, *(base64.b64decode(settings[name], validate=True) for name in ("tkhd", "stsd")))
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise CorruptShardError(f"{where} has an entry in the index that cannot be read: {error}") from error
-
-
-def clip_of(info: ShardInfo) -> Clip:
-    """Read what an index says of a clip."""
-    return load_clip(info.details, info.name)
 
 
 def load_clip(details: bytes, name: str) -> Clip:
