@@ -48,10 +48,10 @@ class CSVFileFormat(LineFormat):
         """Read the header and count the rows: by the parity of quotes or, where that does not hold, with `csv`."""
         types = _check_types(settings.get("types") or {})
         finder = self.finder({})
-        scan, spans = scan_lines(file, finder, has_header=True)
-        rows = scan.head().rows
-        header = read_header(rows[0], self.separator, scan.name) if rows else []
-        shards = to_shards(spans, file, scan.num_bytes)
+        scan = scan_lines(file, finder, has_header=True)
+        rows = scan.rows
+        header = read_header(rows[0], self.separator, file.name) if rows else []
+        shards = to_shards(scan, file)
         for name in types:
             if header and name not in header:
                 raise ConfigError(

@@ -17,7 +17,7 @@ from penstock.formats.lines.columns import to_columns
 from penstock.formats.lines.cut import RETURN, BadRow, LineFinder
 from penstock.formats.lines.format import LineBlocks, LineFormat
 from penstock.formats.lines.json_values import ValueBlocks, first_character
-from penstock.formats.lines.scan import LinesHead, scan_lines, to_shards
+from penstock.formats.lines.scan import LineScan, scan_lines, to_shards
 from penstock.formats.shard_files import OneFileShard, ShardBlocks, ShardFileFormat
 from penstock.index.model import Column
 
@@ -46,9 +46,9 @@ class JSONLinesFormat(LineFormat):
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
         """Count the lines, and look at the first ones for their keys."""
-        scan, spans = scan_lines(file, self.finder({}))
-        names = _names_in(scan.head(), file.name)
-        shards = to_shards(spans, file, scan.num_bytes)
+        scan = scan_lines(file, self.finder({}))
+        names = _names_in(scan, file.name)
+        shards = to_shards(scan, file)
         return ScannedFile(tuple(Column(name, _ENCODING) for name in names), shards)
 
     def finder(self, settings: Mapping[str, Any]) -> RowFinder:  # noqa: ARG002
@@ -72,11 +72,11 @@ class JSONLinesFormat(LineFormat):
         return ValueBlocks(file, file.name, columns=reading.columns, skips_others=skips, row=row)
 
 
-def _names_in(head: LinesHead, name: str) -> list[str]:
+def _names_in(scan: LineScan, name: str) -> list[str]:
     """Collect the keys of the first rows; a file of which none is an object is something else."""
-    if not head.rows:
+    if not scan.rows:
         return []
-    if head.rows[0].lstrip().startswith(b"["):
+    if scan.rows[0].lstrip().startswith(b"["):
         raise CorruptShardError(
             f"{name} is one JSON array, or holds arrays: write one object per line, as jq -c '.[]' does, or stream it"
             " with Stream(source=JsonShardedSource(..., jsonl=False))",
@@ -85,7 +85,7 @@ def _names_in(head: LinesHead, name: str) -> list[str]:
     names: dict[str, None] = {}
     problem: BadRow | None = None
     has_any = False
-    for row in head.rows[:_ROWS_LOOKED_AT]:
+    for row in scan.rows[:_ROWS_LOOKED_AT]:
         try:
             names.update(dict.fromkeys(parse_row(row)))
             has_any = True
@@ -93,7 +93,7 @@ def _names_in(head: LinesHead, name: str) -> list[str]:
             problem = problem or error
     if has_any:
         return list(names)
-    line = head.places[0].line
+    line = scan.places[0].line
     raise CorruptShardError(f"{name} does not hold JSON lines: line {line}: {problem}", path=name, line=line)
 
 

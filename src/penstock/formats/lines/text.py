@@ -29,10 +29,10 @@ class TextFileFormat(LineFormat):
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
         """Count the lines."""
-        scan, spans = scan_lines(file, self.finder({}))
-        if any(b"\0" in row for row in scan.head().rows):
+        scan = scan_lines(file, self.finder({}))
+        if any(b"\0" in row for row in scan.rows):
             raise CorruptShardError(f"{file.name} contains null bytes: it is not text, or not UTF-8", path=file.name)
-        shards = to_shards(spans, file, scan.num_bytes)
+        shards = to_shards(scan, file)
         return ScannedFile((Column(COLUMN, "str"),), shards)
 
     def finder(self, settings: Mapping[str, Any]) -> RowFinder:  # noqa: ARG002
