@@ -281,7 +281,7 @@ def _is_made_of(record: Record, item: Item) -> bool:
 def _is_strangers(directory: Path, name: str) -> bool:
     """Return True if a file lies where all may put files, as in /tmp, and is another user's.
 
-    He may change it at any time, also after it was looked at.
+    That user may change it at any time, also after it was looked at.
     """
     try:
         status = os.lstat(directory / name)

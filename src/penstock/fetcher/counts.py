@@ -12,7 +12,7 @@ from penstock.wire.messages import GroupUpdate, StreamCounts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.fetcher.queue import Cause, GroupKey, ItemKey
+    from penstock.wire.item import Cause, GroupKey, ItemKey
 
 _MOST_REMEMBERED = 1 << 16  # shards of which it is known what has come
 

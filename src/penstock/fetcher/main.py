@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.storage.base import ObjectInfo
     from penstock.wire.ahead import IndexesAhead
 
-_LAST_WORDS_S = 2.0  # to remove files on their way
+_LAST_WORDS_S = 2.0  # to remove unfinished files
 _MOST_LOGGED = 4096  # characters of one record: clients, and stores, may send anything
 _MOST_LOG_BYTES = 16 << 20
 _SET_DUMPABLE = 4  # PR_SET_DUMPABLE of <sys/prctl.h>

@@ -128,7 +128,7 @@ class IndexOpener:
             )
         job.begin(num_bytes)
         download = Download(tools, job, tools.rooms.folder(job.directory), job.item, beginning)
-        # Others open the same index meanwhile, so its name is free; but what is on its way must not be cleared.
+        # Others open the same index meanwhile, so its name is free; but unfinished files must not be cleared.
         held = tools.stripes.try_take_any(job.directory, job.name)
         name = job.name if held is None else held.name
         with held or nullcontext(), download.fetched_index(name) as (path, info):

@@ -442,7 +442,7 @@ class PiecePool:
             return False
         if piece.is_small:
             return True
-        # Somebody stands still for the answers to small ones: large ones do not crowd them out.
+        # A reader stands still for the answers to small ones: large ones do not crowd them out.
         limit = LOWEST if self._num_small else self._concurrency.limit
         return num_large < limit and self._running_bytes + piece.num_bytes <= _MAX_BYTES
 

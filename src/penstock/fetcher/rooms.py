@@ -78,7 +78,7 @@ class Rooms:
         return warnings
 
     def _open_folder(self, directory: Path) -> None:
-        """Add a directory; what killed fetchers left there on its way is removed."""
+        """Add a directory; what killed fetchers left there unfinished is removed."""
         name = str(directory)
         with self.books:
             is_known = name in self._folders

@@ -30,11 +30,11 @@ from penstock.wire.quota import is_news
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from penstock.fetcher.queue import GroupKey, ItemKey, QueuedItem
+    from penstock.fetcher.queue import QueuedItem
     from penstock.fetcher.reads import ObjectReader, Reading
     from penstock.fetcher.transfer import Steps, Tools
     from penstock.types import Place
-    from penstock.wire.item import Item, Want
+    from penstock.wire.item import GroupKey, Item, ItemKey, Want
     from penstock.wire.messages import Fetched, Message
     from penstock.wire.quota import OpenShardQuota
     from penstock.wire.settings import CachedStream
@@ -267,7 +267,7 @@ class Scheduler:
             )
 
     def close(self) -> None:
-        """Stop. What is on its way is given up; its temporary files are removed as its threads notice."""
+        """Stop. What is being fetched is given up; its temporary files are removed as its threads notice."""
         with self._lock:
             self._cancel(self._transfers.values())
             for queued in self._queue.items.values():
@@ -280,7 +280,7 @@ class Scheduler:
         self._rooms.close()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until no item is on its way, and return True if that is so."""
+        """Wait until no item is being fetched, and return True if that is so."""
         with self._all_ended:
             return self._all_ended.wait_for(lambda: not self._transfers, timeout_s)
 

@@ -91,7 +91,7 @@ class Tools:
 
 
 class Transfer(PieceOwner):
-    """An item on its way. What is fetched does not change; who wants it does, which its place in the queue knows."""
+    """An item while it is fetched: that does not change; who wants it does, which its place in the queue knows."""
 
     def __init__(self, queued: QueuedItem) -> None:
         self.describe(queued.item)
@@ -564,7 +564,7 @@ class Download:
 
     @contextmanager
     def _temporary_files(self, held: str) -> Iterator[Callable[[], Path]]:
-        """Make names for files on their way, of the stripe of a name; those that have got no other are removed."""
+        """Make names for unfinished files, of the stripe of a name; those that have got no other are removed."""
         made: list[Path] = []
 
         def new_file() -> Path:

@@ -113,7 +113,7 @@ class NodeCounts:
     pieces_in_flight: int
     concurrency: int
     bytes_per_s: float
-    directories: dict[str, int]  # bytes in each, those on their way included
+    directories: dict[str, int]  # bytes in each, those being fetched included
     groups: int
 
 
@@ -214,7 +214,7 @@ class LeaseAcquired(Message[Done]):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Withdraw(Message[Done]):
-    """Nobody waits any more for the answer to a request of this connection."""
+    """The answer to a request of this connection is no longer waited for."""
 
     request: int
 
