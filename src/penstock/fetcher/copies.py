@@ -96,7 +96,7 @@ class CopyResolver:
             return self._known_object(folder, item)
         edition = _edition(folder.directory, item.edition)
         entry = edition.entry(item.number)
-        if not entry.is_known:
+        if not entry.place:
             return None
         name = edition.name_of(item.name, entry)
         stamps = [look(folder.directory, edition.name_of(part.raw.name, entry)) for part in item.parts]

@@ -101,8 +101,8 @@ class Reading(PieceOwner):
         ranges = {
             key: coalesce(spans, gap_bytes=fitting_gap(spans), most_bytes=PIECE_BYTES) for key, spans in wanted.items()
         }
-        keys, stat = [key for key, span in places if span is None], self._handle.store.stat
-        described = yield [self._submit(key, 0, partial(stat, key)) for key in keys]
+        keys, store = [key for key, span in places if span is None], self._handle.store
+        described = yield [self._submit(key, 0, partial(store.stat, key)) for key in keys]
         whole: dict[str, ObjectInfo] = dict(zip(keys, described, strict=True))
         pinned = {key: self._watch.tag(self._directory, self._edition, key) for key in ranges}
         found, infos = yield from self._read_spans(ranges, pinned)

@@ -355,7 +355,7 @@ class Scheduler:
         running, was_urgent = self._transfers[queued.key], queued.demand.is_urgent
         result: Fetched | Exception | None
         try:
-            with os_errors(queued.directory / queued.item.name):  # of what lies beside it: tables, locks
+            with os_errors(queued.directory / running.name):  # of what lies beside it: tables, locks
                 result = self._bring(queued, running)
         except (PenstockError, CancelledError) as error:
             result = error

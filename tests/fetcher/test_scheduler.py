@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from penstock.fetcher.scheduler import Scheduler
 
 
+pytestmark = pytest.mark.usefixtures("runtime")
+
 GROUP = (1, 1)
 FAR_TOO_LONG_S = 60.0
 
