@@ -71,7 +71,7 @@ def test_a_terminal_shows_it_after_a_moment_and_is_clean_afterwards(clock: Simpl
 def test_elsewhere_it_is_a_line_in_the_log_every_few_seconds(
     clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with wait_line("shard 13/99") as show, wait_line(None) as again:
+    with wait_line("shard 13/99", "a shard") as show, wait_line(None, "a shard") as again:
         for _ in range(21):
             show(REPORT)
             again(REPORT)  # another thread of this process, say
@@ -97,7 +97,7 @@ def test_in_a_notebook_it_is_whole_lines_without_control_characters(
     monkeypatch.setattr(logging.getLogger("penstock.cache"), "propagate", False)  # past the handlers of these tests
     stream = NotebookStream()
     monkeypatch.setattr("sys.stderr", stream)
-    with wait_line("shard 13/99") as show:
+    with wait_line("shard 13/99", "a shard") as show:
         for _ in range(9):
             show(REPORT)
             clock.now += 1
@@ -113,13 +113,13 @@ def test_many_short_waits_for_one_batch_are_a_long_one(
 ) -> None:
     with single_progress_line():
         for _ in range(4):
-            with wait_line(None) as show:
+            with wait_line(None, "a shard") as show:
                 clock.now += 1
                 show(REPORT)
     assert len(caplog.messages) == 1
     clock.now += 60
     for _ in range(4):  # with batches between them they are short
-        with wait_line(None) as show:
+        with wait_line(None, "a shard") as show:
             clock.now += 1
             show(REPORT)
     assert len(caplog.messages) == 1
@@ -127,7 +127,7 @@ def test_many_short_waits_for_one_batch_are_a_long_one(
 
 def test_of_several_workers_one_speaks(clock: SimpleNamespace, caplog: pytest.LogCaptureFixture) -> None:
     leave_lines_to_others()
-    with wait_line(None) as show:
+    with wait_line(None, "a shard") as show:
         clock.now += 60
         show(REPORT)
     assert not caplog.messages

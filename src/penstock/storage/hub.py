@@ -248,7 +248,12 @@ class HubStore(ReadsBodies[None]):
                 _commits[self._branch] = done.oid
 
     def _change_bucket(self, **changes: Any) -> None:
-        _buckets(self._api()).batch_bucket_files(self.location.repo, **changes)
+        api = self._api()
+        if not hasattr(api, "batch_bucket_files"):
+            raise MissingExtraError(
+                "the installed huggingface_hub does not support buckets: run pip install -U huggingface_hub"
+            )
+        api.batch_bucket_files(self.location.repo, **changes)
 
 
 family = StoreFamily(
@@ -264,14 +269,6 @@ def _hub() -> Any:
 def _utils() -> Any:
     """Return its helpers, which are a module of their own that has to be imported."""
     return require("huggingface_hub.utils", extra="hf", purpose="reading hf:// URLs")
-
-
-def _buckets(api: Any) -> Any:
-    if not hasattr(api, "list_bucket_tree"):
-        raise MissingExtraError(
-            "the installed huggingface_hub does not support buckets: run pip install -U huggingface_hub"
-        )
-    return api
 
 
 def _limit_silence(patience_s: float) -> None:
