@@ -26,7 +26,7 @@ from penstock.formats.content import RowPlace, RowPlaces
 from penstock.formats.lines import cut
 from penstock.scan.objects import ScannedObject
 from penstock.sources.files import stored_indexes
-from tests.codecs.test_xz_blocks import join_blocks
+from tests.codecs.test_stream import join_blocks
 from tests.servers.faults import FaultProxy, Faults
 from tests.sources.cutting import check_cut_anywhere, plain
 from tests.streaming import private_places

@@ -48,18 +48,6 @@ class StoredFile(Protocol):
         ...
 
 
-class Content(Protocol):
-    """Something that is read from a byte on, and may consist of frames."""
-
-    def read(self, byte: int = 0, frame: FrameStart = BEGINNING) -> Iterator[bytes]:
-        """Return the content from a byte on, where a frame at that byte or before it is known."""
-        ...
-
-    def frames_from(self, byte: int) -> Sequence[FrameStart]:
-        """Return the last frame that begins at a byte or before it, and those after it that were come to."""
-        ...
-
-
 class FileContent:
     """Reads a file, and knows at which of its frames one may begin to come to the bytes that were given last."""
 

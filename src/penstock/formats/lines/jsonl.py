@@ -68,8 +68,7 @@ class JSONLinesFormat(LineFormat):
         first = first_character([file.head()]) or first_character(file.read())
         if reading.settings.get("jsonl", True) and first != "[":
             return LineBlocks(file, self, reading, row)
-        skips = reading.on_error == "skip"
-        return ValueBlocks(file, file.name, columns=reading.columns, skips_others=skips, row=row)
+        return ValueBlocks(file, reading, row)
 
 
 def _names_in(scan: LineScan, name: str) -> list[str]:
