@@ -10,8 +10,7 @@ from penstock.data.ranks import is_worker, worker_of
 from penstock.errors import ResumeError
 from penstock.order.state_fields import COUNT, check_fields
 from penstock.processes import PerProcess
-from penstock.reading.pass_reader import PassReader
-from penstock.reading.readers import DeliveredCount, PassUnderWay, ProcessReaders
+from penstock.reading.pass_reader import DeliveredCount, PassReader, PassUnderWay, ProcessReaders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from penstock.counters import Counters
     from penstock.data.passes import Pass
     from penstock.data.run_state import RunState
-    from penstock.reading.pass_reader import MakeColumns, MakeSamples, PassOptions
-    from penstock.reading.readers import ThreadReader
+    from penstock.reading.pass_reader import MakeColumns, MakeSamples, PassOptions, ThreadReader
     from penstock.reading.source import Source
     from penstock.types import Columns, Int64Array
 

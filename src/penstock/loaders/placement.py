@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,14 +12,32 @@ from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.user_warnings import warn_user
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
-class Placement(Protocol):
-    """Puts batches where they are needed; called in the threads that make batches, ahead of the training loop."""
 
-    rank: tuple[int, int] | None  # of this process, and how many there are, if the library knows
+class Placement(ABC):
+    """Puts batches where they are needed; called in the threads that make batches, ahead of the training loop.
+
+    What is no array of numbers stays what it is.
+    """
+
+    rank: tuple[int, int] | None = None  # of this process, and how many there are, if the library knows
 
     def put(self, batch: Any) -> Any:
         """Return a batch whose arrays are in their place."""
+        if isinstance(batch, dict):
+            return {name: self._put(value, name) for name, value in batch.items()}
+        return self._put(batch, "")
+
+    def _put(self, value: Any, name: str) -> Any:
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iufbc":
+            return self.place(value, name)
+        return value
+
+    @abstractmethod
+    def place(self, array: npt.NDArray[Any], name: str) -> Any:
+        """Return the array of a field in its place."""
 
 
 def find_placement(output: str, sharding: Any, *, pin_memory: bool) -> Placement | None:
@@ -28,20 +48,14 @@ def find_placement(output: str, sharding: Any, *, pin_memory: bool) -> Placement
         raise ConfigError("pin_memory=True only works with output='torch'")
     if output == "numpy":
         return None
-    if output == "torch":
-        return cast("Placement", TorchPlacement(pins=pin_memory))
-    from penstock.loaders import jax_placement
-
-    return cast("Placement", jax_placement.make(sharding, pin_memory=pin_memory))
+    return TorchPlacement(pins=pin_memory) if output == "torch" else JaxPlacement(sharding)
 
 
-class TorchPlacement:
-    """Makes tensors of arrays; what is no array of numbers stays what it is.
+class TorchPlacement(Placement):
+    """Makes tensors that share the memory of arrays, or pinned copies of them.
 
     As with torch's own loader, a machine without an accelerator pins nothing, and a warning says so.
     """
-
-    rank = None  # found as for any dataset
 
     def __init__(self, *, pins: bool) -> None:
         self._torch = torch = require("torch", extra="torch", purpose="output='torch'")
@@ -50,11 +64,29 @@ class TorchPlacement:
         if pins and not self._pins:
             warn_user("pin_memory=True has no effect: torch finds no accelerator to copy batches to")
 
-    def put(self, batch: Any) -> Any:
-        """Return the batch with tensors that share the memory of its arrays, or pinned copies of them."""
-        if isinstance(batch, dict):
-            return {name: self.put(value) for name, value in batch.items()}
-        if not isinstance(batch, np.ndarray) or batch.dtype.kind not in "iufbc":
-            return batch
-        tensor = self._torch.from_numpy(batch)
+    def _put(self, value: Any, name: str) -> Any:
+        return self.put(value) if isinstance(value, dict) else super()._put(value, name)
+
+    def place(self, array: npt.NDArray[Any], name: str) -> Any:  # noqa: ARG002
+        """Return the tensor."""
+        tensor = self._torch.from_numpy(array)
         return tensor.pin_memory() if self._pins else tensor
+
+
+class JaxPlacement(Placement):
+    """Makes global arrays, of which each process gives its part, by a sharding for all fields or one for each.
+
+    Fields without a sharding go to the default device.
+    """
+
+    def __init__(self, sharding: Any) -> None:
+        self._jax = jax = require("jax", extra="jax", purpose="output='jax'")
+        self._sharding = sharding
+        self.rank = (int(jax.process_index()), int(jax.process_count()))
+
+    def place(self, array: npt.NDArray[Any], name: str) -> Any:
+        """Return the array of JAX."""
+        sharding = self._sharding.get(name) if isinstance(self._sharding, Mapping) else self._sharding
+        if sharding is None or not name:
+            return self._jax.device_put(array)
+        return self._jax.make_array_from_process_local_data(sharding, array)

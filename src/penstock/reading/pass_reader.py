@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import length_hint
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
-from penstock.reading.collected_rows import Soon, group_by_shard
-from penstock.reading.open_shards import pages_budget
+from penstock.reading.collected_rows import BatchReader, Soon, group_by_shard
+from penstock.reading.open_shards import OpenShards, pages_budget
 from penstock.reading.schedule import (
     Announcer,
     Prefetcher,
@@ -23,16 +26,25 @@ from penstock.reading.schedule import (
     may_read_first_alone,
     portion_size,
 )
-from penstock.reading.source import FollowsSamples, fetched_by, mean_sizes, portion_bytes, samples_ahead
+from penstock.reading.source import (
+    FollowsSamples,
+    SharesSpace,
+    fetched_by,
+    mean_sizes,
+    portion_bytes,
+    row_reader_of,
+    samples_ahead,
+)
 from penstock.reading.transforms import SKIPPED, UnreadableSample
+from penstock.thread_times import thread_times
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from penstock.counters import Row
     from penstock.formats.base import ShardReader
-    from penstock.reading.collected_rows import BatchReader, CollectedRows
-    from penstock.reading.readers import DeliveredCount, ThreadReader
+    from penstock.reading.collected_rows import CollectedRows
     from penstock.reading.schedule import BatchSchedule
     from penstock.reading.source import FetchesShards, Source
     from penstock.types import Columns, Int64Array, Sample
@@ -61,6 +73,172 @@ class PassOptions:
         check_whole("predownload", self.predownload, 0)
         if self.cache_limit is not None and self.cache_limit <= 0:
             raise ConfigError(f"cache_limit is {self.cache_limit} bytes, too small for any shard: raise it")
+
+
+# --- What a process reads with, and what it counts -------------------------------------------------------------------
+
+
+class ReadCounts:
+    """Counts for one thread what it reads in passes, and what its time goes to; whole blocks at a time."""
+
+    def __init__(self, row: Row, source: Source, first_ids: Int64Array) -> None:
+        self._row, self._first_ids = row, first_ids
+        sizes = np.concatenate([[0], np.cumsum(source.sizes)])
+        ends = sizes[np.searchsorted(source.spans.starts, first_ids)]
+        # Of each stream, what a sample takes on average as it is stored.
+        self._sample_bytes: list[float] = (np.diff(ends) / np.maximum(1, np.diff(first_ids))).tolist()
+        self._transforming_ns = self._collating_ns = 0
+
+    @contextmanager
+    def reading(self, ids: Int64Array) -> Iterator[None]:
+        """Count samples that are read, by stream, and the time it takes."""
+        self.flush()
+        thread_times.waiting_ns = thread_times.decoding_ns = 0
+        begin = perf_counter_ns()
+        try:
+            yield
+        finally:
+            parts = {
+                "waiting_ns": thread_times.waiting_ns,
+                "decoding_ns": thread_times.decoding_ns,
+                "transforming_ns": self._transforming_ns,
+            }
+            self._transforming_ns = 0
+            self._row.add({"reading_ns": perf_counter_ns() - begin - sum(parts.values()), **parts})
+        if len(ids):
+            self._row.add(self._by_stream(ids))
+
+    def _by_stream(self, ids: Int64Array) -> dict[str, int]:
+        by_stream = [len(ids)]
+        if len(self._sample_bytes) > 1:
+            by_stream = np.bincount(np.searchsorted(self._first_ids, ids, side="right") - 1).tolist()
+        counts: dict[str, int] = {}
+        for stream, count in enumerate(by_stream):
+            if count:
+                counts[f"{stream}.samples"] = count
+                counts[f"{stream}.bytes"] = round(count * self._sample_bytes[stream])
+        return counts
+
+    @contextmanager
+    def transforming(self) -> Iterator[None]:
+        """Count the time of functions of the user's within a block, but for what they wait for or have decoded."""
+        begin, others = perf_counter_ns(), thread_times.waiting_ns + thread_times.decoding_ns
+        try:
+            yield
+        finally:
+            inside = thread_times.waiting_ns + thread_times.decoding_ns - others
+            self._transforming_ns += perf_counter_ns() - begin - inside
+
+    def collated(self, begun_ns: int) -> None:
+        """Note the time in which a batch was cut out of a block, but for that of functions of the user's."""
+        self._collating_ns += perf_counter_ns() - begun_ns
+
+    def flush(self) -> None:
+        """Count what was noted of the batches of a block."""
+        if self._collating_ns:
+            self._row.add({"collating_ns": self._collating_ns, "transforming_ns": self._transforming_ns})
+            self._collating_ns = self._transforming_ns = 0
+
+    def skip(self, num_samples: int) -> None:
+        """Count samples that could not be read."""
+        if num_samples:
+            self._row.add({"skipped": num_samples})
+
+
+class DeliveredCount:
+    """Counts the samples of a pass that were taken: those handed over, but for what is left of the last piece."""
+
+    __slots__ = ("_handed_over", "_left")
+
+    def __init__(self, before: int = 0) -> None:
+        self._handed_over = before
+        self._left: Iterator[Any] = iter(())
+
+    @property
+    def count(self) -> int:
+        """The samples that were taken since the pass began."""
+        return self._handed_over - length_hint(self._left)
+
+    def hand_over(self, samples: list[Any]) -> Iterator[Any]:
+        """Return an iterator over samples, each of which counts when it is taken."""
+        # No Python code runs between two samples: what is left of them tells how many were taken.
+        self._handed_over += len(samples)
+        self._left = iter(samples)
+        return self._left
+
+    def add(self, num_samples: int) -> None:
+        """Count samples that are handed over together."""
+        self._handed_over += num_samples
+
+
+class ThreadReader(BatchReader):
+    """Reads for one thread at a time, and counts what it reads. Nothing in it is carried over a fork."""
+
+    def __init__(self, source: Source, counts: ReadCounts) -> None:
+        super().__init__(source.spans, OpenShards(source.open, sizes=source.sizes), row_reader_of(source))
+        self.counts = counts
+        if isinstance(source, SharesSpace):
+            source.share_limit(self.shards)
+
+
+class PassUnderWay(NamedTuple):
+    """The pass that this process reads itself, and how far it has come."""
+
+    schedule: BatchSchedule
+    delivered: DeliveredCount
+
+
+class ProcessReaders:
+    """The reader of this process and those of its threads."""
+
+    def __init__(self, source: Source, first_ids: Int64Array, row: Row, *, is_worker: bool) -> None:
+        if is_worker:
+            # What came from the parent is shared with it until somebody writes to it, as the collector does to all
+            # that it looks at. In a worker none of that is garbage.
+            gc.freeze()
+        self._source, self._first_ids, self._row = source, first_ids, row
+        self._all: list[ThreadReader] = []  # also those that were left to a thread which may still read
+        self._idle: list[ThreadReader] = []  # of those that are borrowed
+        self._of_thread: ThreadReader | None = None
+        self.main = self._make_reader()
+        self.under_way: PassUnderWay | None = None
+        # Samples that were read with others and that will be asked for one by one next.
+        self.at_hand: dict[int, Any] = {}
+
+    def of_thread(self) -> ThreadReader:
+        """Return the reader of the thread that reads ahead, which finds it as it left it in the pass before."""
+        if self._of_thread is None:
+            self._of_thread = self._make_reader()
+        return self._of_thread
+
+    def abandon_thread(self) -> None:
+        """Have the thread that comes next share nothing with the one of now, which may still wait for a store."""
+        self._of_thread = None
+
+    @contextmanager
+    def borrow_reader(self) -> Iterator[ThreadReader]:
+        """Lend a reader for one use, in any thread; the next use finds it as it was left."""
+        try:
+            reader = self._idle.pop()
+        except IndexError:
+            reader = self._make_reader()
+        try:
+            yield reader
+        finally:
+            self._idle.append(reader)
+
+    def _make_reader(self) -> ThreadReader:
+        reader = ThreadReader(self._source, ReadCounts(self._row, self._source, self._first_ids))
+        self._all.append(reader)
+        return reader
+
+    def close(self) -> None:
+        """Close the shards that are open; reading on opens them again."""
+        for reader in list(self._all):
+            reader.shards.close()
+
+
+# --- A pass ----------------------------------------------------------------------------------------------------------
 
 
 class PassReader:
