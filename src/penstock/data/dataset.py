@@ -205,7 +205,7 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
         )
         of_streams = [stream.sample_transform for stream in self.streams]
         transforms = SampleTransforms(source, first_ids, of_streams, self._sample_transform)
-        self._transforms = transforms if transforms.are_any else None
+        self._transforms = transforms if any(transforms.chains) else None
         self.run = RunState(planner, settings.seat, batch_size, self._opened.identity())
         self.readers = PassReaders(self.run, source, first_ids, reading, self.counters)
 

@@ -1,4 +1,4 @@
-"""A dataset as it is kept: its index, its stored files; of files without an index, each shard. Is it whole, and here?"""
+"""A dataset as it is kept: its index, its files, each shard of files without an index. Is it whole, and is it here?"""
 
 from __future__ import annotations
 

@@ -220,7 +220,8 @@ def _collate_column(values: list[Any], functions: Functions) -> Any:
     from torch import from_numpy
     from torch.utils.data._utils.collate import collate
 
-    kind = _common_type(values)
+    kinds = set(map(type, values))
+    kind = kinds.pop() if len(kinds) == 1 else None
     if kind in _NUMBERS:
         return from_numpy(np.array(values))
     if kind is np.ndarray and values[0].dtype.type in _NUMBERS:
@@ -228,11 +229,6 @@ def _collate_column(values: list[Any], functions: Functions) -> Any:
             return from_numpy(np.stack(values))
         values = list(map(from_numpy, values))  # a third of the time that `torch.as_tensor` takes
     return collate(values, collate_fn_map=functions)
-
-
-def _common_type(values: list[Any]) -> type | None:
-    kinds = set(map(type, values))
-    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _are_alike(arrays: list[Any]) -> bool:

@@ -196,11 +196,13 @@ class StreamingDataLoader(DataLoader[Any]):
         for columns in batches:
             if self._drops_last and len(next(iter(columns.values()))) < (dataset.batch_size or 1):
                 continue
-            batch = {name: _to_tensor(values) for name, values in columns.items()}
-            yield self._pin(batch) if self.pin_memory else batch
+            yield {name: self._to_tensor(values) for name, values in columns.items()}
 
-    def _pin(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+    def _to_tensor(self, values: Any) -> Any:
+        if getattr(values, "dtype", None) is None or values.dtype.kind not in "biufc":
+            return values
+        tensor = torch.from_numpy(values)
+        return tensor.pin_memory() if self.pin_memory else tensor
 
 
 # What torch's loader takes in this order, after the dataset and the batch size.
@@ -220,12 +222,11 @@ _MAX_BYTES_AHEAD = 128 << 20  # batches of images would fill the memory
 
 def _num_bytes(columns: Columns) -> int:
     """Count the bytes of a batch that arrays hold."""
-    return sum(getattr(values, "nbytes", 0) or _num_bytes_of_list(values) for values in columns.values())
-
-
-def _num_bytes_of_list(values: Any) -> int:
-    first = values[0] if isinstance(values, list) and values else None
-    return len(values) * int(getattr(first, "nbytes", 0))
+    num_bytes = 0
+    for values in columns.values():
+        first = values[0] if isinstance(values, list) and values else None
+        num_bytes += int(getattr(values, "nbytes", 0)) or len(values) * int(getattr(first, "nbytes", 0))
+    return num_bytes
 
 
 def _agree_on_batch_size(dataset: StreamingDataset, batch_size: int | None) -> None:
@@ -243,8 +244,3 @@ def _agree_on_batch_size(dataset: StreamingDataset, batch_size: int | None) -> N
             stacklevel=3,
         )
         dataset.batch_size = batch_size
-
-
-def _to_tensor(values: Any) -> Any:
-    is_number = getattr(values, "dtype", None) is not None and values.dtype.kind in "biufc"
-    return torch.from_numpy(values) if is_number else values

@@ -42,20 +42,15 @@ class SampleTransforms:
         for transform in (*of_streams, of_dataset):
             check_transform(transform, "sample_transform")
         self._source, self._first_ids = source, first_ids
-        self._chains = [tuple(filter(None, (own, of_dataset))) for own in of_streams]
-
-    @property
-    def are_any(self) -> bool:
-        """Whether there is any transform."""
-        return any(self._chains)
+        self.chains = [tuple(filter(None, (own, of_dataset))) for own in of_streams]  # of functions, by stream
 
     def apply(self, sample_id: int, sample: Any) -> Any:
         """Return what the transforms make of a sample; an error says which sample it was."""
         stream = 0
-        if len(self._chains) > 1:
+        if len(self.chains) > 1:
             stream = int(self._first_ids.searchsorted(sample_id, side="right")) - 1
         try:
-            for transform in self._chains[stream]:
+            for transform in self.chains[stream]:
                 sample = transform(sample)
         except Exception as error:
             raise self._failure(sample_id, stream, error) from error
