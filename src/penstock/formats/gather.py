@@ -51,8 +51,8 @@ _LARGEST_ITEM = (1 << 62) // _ADDRESSES  # NumPy counts the bytes of an array as
 def view_memory(kind: str, num_bytes: int) -> npt.NDArray[Any]:
     """View all memory of this process as overlapping items, so that values of many shards are one gather away.
 
-    Items are found by their places (`place_of`). Nothing but the caller keeps anybody from asking for a place where
-    nothing is mapped, which ends the process: only ask for what was checked to lie within bytes that are held.
+    Items are found by their places (`place_of`). To ask for a place where nothing is mapped ends the process:
+    only ask for what was checked to lie within bytes that are held.
     """
     length = _ADDRESSES - _ORIGIN
     return np.ndarray((length - num_bytes,), f"{kind}{num_bytes}", _memory(), 0, (1,))

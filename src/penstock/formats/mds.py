@@ -144,7 +144,7 @@ def _encode_carefully(columns: Sequence[tuple[str, Encoding, int | None]], sampl
     try:
         for name, encoding, num_bytes in columns:
             value = sample[name]
-            # Whoever hands in bytes has encoded the value already.
+            # A value that comes as bytes is encoded already.
             piece = encoding.check_stored(value) if isinstance(value, bytes) else encoding.encode(value)
             if not isinstance(piece, bytes):
                 raise ColumnTypeError(f"is encoded as {type(piece).__name__}, but an encoding must return bytes")
@@ -259,7 +259,7 @@ class MDSFormat(ShardFormat):
             if encoding.is_unsafe and not options.allow_unsafe_types:
                 raise UnsafeTypeError(
                     f"column {column.name!r} has the encoding {column.encoding!r}, which can run code when it is"
-                    " read: pass allow_unsafe_types=True if you trust whoever wrote it"
+                    " read: pass allow_unsafe_types=True if you trust its writer"
                 )
             sizes = {encoding.num_bytes, column.num_bytes}
             if len(sizes) > 1 and not (encoding.follows_index and None in sizes):

@@ -35,7 +35,7 @@ from penstock.formats.columnar.footer import (
 )
 from penstock.formats.columnar.format import join_spans
 from tests.formats.columnar.fuzzing import some_table
-from tests.formats.columnar.test_values import write_ipc, write_parquet
+from tests.formats.columnar.test_nodes import write_ipc, write_parquet
 from tests.formats.in_place import InPlace, MemoryFile
 
 ROOT = Path(__file__).parents[3]

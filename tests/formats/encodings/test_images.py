@@ -13,7 +13,7 @@ from PIL import Image
 
 from penstock.errors import CorruptShardError
 from penstock.testing.formats import is_same
-from tests.formats.columnar.test_values import write_parquet
+from tests.formats.columnar.test_nodes import write_parquet
 from tests.formats.columnar.test_writers import hub_table
 from tests.formats.in_place import InPlace, MemoryFile
 from tests.formats.making import build, make_layout, open_parts, read_stored, store_and_read

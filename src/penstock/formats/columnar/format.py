@@ -142,7 +142,7 @@ class JoinedSpans:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-# Fetching bytes between two columns that nobody asked for is cheaper than asking twice.
+# Fetching bytes between two wanted columns is cheaper than asking twice.
 _LARGEST_GAP = 16 << 10
 # A few bytes can stand for any number of equal values: what unpacks to more than this is taken for a trap.
 _MOST_UNPACKED_BYTES = 1 << 30

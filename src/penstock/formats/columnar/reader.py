@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from penstock.index.model import ShardInfo
     from penstock.types import Int64Array
 
-# Samples are views of memory that they share: whoever keeps one keeps that.
+# Samples are views of memory that they share: keeping one keeps that.
 _SHARED_BYTES = 1 << 19
 
 

@@ -31,7 +31,7 @@ class Encoding(ABC):
     num_bytes: int | None = None  # the size of every value, if it is always the same: this saves four bytes per value
     expands: bool = False  # values take far more memory than their stored bytes: columns decode one batch at a time
     follows_index: bool = False  # the index says whether a column stores the size of each value
-    is_unsafe: bool = False  # reading can run code of whoever wrote the value, so readers have to allow it
+    is_unsafe: bool = False  # reading can run code of the writer of the value, so readers have to allow it
 
     @abstractmethod
     def encode(self, value: Any) -> bytes:

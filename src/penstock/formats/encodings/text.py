@@ -105,7 +105,7 @@ _LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
 def _check_keys(value: Any) -> None:
-    """Refuse keys that JSON would turn into text, so that nobody would find them again."""
+    """Refuse keys that JSON would turn into text, and that would not be found again."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):

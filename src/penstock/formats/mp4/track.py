@@ -1,7 +1,7 @@
 """The video track of an mp4 file: when each frame is shown, which are keyframes, where their bytes are.
 
 All that is read is tables of numbers, from the `moov` box: no packet is touched. What these tables cannot tell in a
-simple way (fragmented files, several edits) is left to whoever reads the packets.
+simple way (fragmented files, several edits) is left to readers of the packets.
 """
 
 from __future__ import annotations

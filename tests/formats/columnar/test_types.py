@@ -16,7 +16,7 @@ import pytest
 from penstock.errors import CorruptShardError
 from penstock.formats.columnar import parquet
 from penstock.testing.formats import is_same
-from tests.formats.columnar.test_values import write_ipc, write_parquet
+from tests.formats.columnar.test_nodes import write_ipc, write_parquet
 from tests.formats.in_place import InPlace, MemoryFile
 
 

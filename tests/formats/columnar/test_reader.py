@@ -10,7 +10,7 @@ import pytest
 
 from penstock.formats.columnar import parquet
 from penstock.reading.collected_rows import CollectedRows
-from tests.formats.columnar.test_values import write_parquet
+from tests.formats.columnar.test_nodes import write_parquet
 from tests.formats.in_place import InPlace, MemoryFile
 
 ROWS, PLACES = np.array([0, 1, 0, 1]), np.array([2, 0, 3, 1])
