@@ -315,14 +315,6 @@ class _Watched:
     tags: dict[str, str | None] = field(default_factory=dict)  # of objects that were read by ranges, by key
 
 
-def first_mark(index_ns: int, now_ns: int) -> int:
-    """Return up to which time a shard is surely older than the index, which was written at `index_ns`.
-
-    A shard of the same time is one of its own, unless whole seconds may hide that it was written again just now.
-    """
-    return index_ns - 1 if is_young(ObjectInfo("", 0, None, index_ns), now_ns) else index_ns
-
-
 class EditionWatch:
     """Watches the editions that are open. Safe for threads."""
 
@@ -369,8 +361,12 @@ class EditionWatch:
             if found is None:
                 about, now_ns = _edition(directory, edition).about(), time.time_ns()
                 modified_ns = None if about is None else about.modified_ns
-                found = _Watched(about, now_ns, None if modified_ns is None else first_mark(modified_ns, now_ns))
-                found.asked_at = None if modified_ns is None else time.monotonic()
+                found = _Watched(about, now_ns, modified_ns)
+                if modified_ns is not None:
+                    found.asked_at = time.monotonic()
+                    # A shard of the time of its index is one of its own, unless whole seconds may hide that it was
+                    # written again just now.
+                    found.mark_ns = modified_ns - is_young(ObjectInfo("", 0, None, modified_ns), now_ns)
                 self._watched[str(directory), edition] = found
             return found
 

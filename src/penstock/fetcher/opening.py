@@ -132,7 +132,7 @@ class IndexOpener:
         held = tools.stripes.try_take_any(job.directory, job.name)
         name = job.name if held is None else held.name
         with held or nullcontext(), download.fetched_index(name) as (path, info):
-            tools.counts.add_download(job.demand.cause, info.num_bytes, job.key)
+            tools.counts.add_download(job.queued.demand.cause, info.num_bytes, job.key)
             with holding(tools, job, job.name):
                 return self._edition_of(job, handle, path, info)
 

@@ -263,7 +263,9 @@ class PiecePool:
                 done, pending = wait(pending, max(0.0, min(lefts, default=0.0)), FIRST_EXCEPTION)
                 for future in done:
                     future.result()
-                self._check_times(pieces)
+                for piece in pieces:
+                    if piece.hangs():
+                        raise piece.timeout_error()
             return [piece.future.result() for piece in pieces]
         except BaseException:
             self.cancel(pieces)
@@ -369,11 +371,6 @@ class PiecePool:
             self._num_threads += 1
             threading.Thread(target=self._work, name="penstock-piece", daemon=True).start()
 
-    def _check_times(self, pieces: Sequence[RangeRead]) -> None:
-        for piece in pieces:
-            if piece.hangs():
-                raise piece.timeout_error()
-
     def _work(self) -> None:
         while (piece := self._next()) is not None:
             result, error = None, None
@@ -408,7 +405,9 @@ class PiecePool:
             while not self._is_closed:
                 piece = self._best()
                 if piece is not None:
-                    self._enter(piece)
+                    self._started.add(piece)
+                    self._num_small += piece.is_small
+                    self._running_bytes += piece.num_bytes
                     if self._pending:
                         self._changed.notify()  # the end of one may let several begin
                     if not piece.future.set_running_or_notify_cancel():
@@ -445,11 +444,6 @@ class PiecePool:
         # A reader stands still for the answers to small ones: large ones do not crowd them out.
         limit = LOWEST if self._num_small else self._concurrency.limit
         return num_large < limit and self._running_bytes + piece.num_bytes <= _MAX_BYTES
-
-    def _enter(self, piece: RangeRead) -> None:
-        self._started.add(piece)
-        self._num_small += piece.is_small
-        self._running_bytes += piece.num_bytes
 
     def _leave(self, piece: RangeRead) -> None:
         self._started.discard(piece)

@@ -195,10 +195,6 @@ class ItemQueue:
             queued.ahead = {whose: ahead for whose, ahead in queued.ahead.items() if whose[0] != group}
             self.reconsider(queued)
 
-    def requests_of(self, group: GroupKey) -> list[Request]:
-        """Return the requests of a group."""
-        return [request for queued in self.items.values() for request in queued.requests if request.group == group]
-
     def _get(self, key: ItemKey, directory: Path, item: Item, stream: CachedStream) -> QueuedItem:
         queued = self.items.get(key)
         if queued is None:

@@ -56,10 +56,6 @@ class ObjectReader:
         reading.go_on(reading.read(places, shards), None, None)
         return reading
 
-    def look_at(self, reading: Reading) -> None:
-        """Have a reading fail whose store hangs; those who wait for it look at it now and then."""
-        self.pool.end_hanging(reading.pieces)
-
 
 class Reading(PieceOwner):
     """One question for objects or ranges, and how far its answer is: who asked first comes first."""

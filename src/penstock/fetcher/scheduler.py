@@ -127,7 +127,8 @@ class Scheduler:
             self._counts.listeners.pop(group, None)
             for key in known.plan:
                 self._queue.expect_no_more(group, key)
-            for request in self._queue.requests_of(group):
+            waiting = [request for queued in self._queue.items.values() for request in queued.requests]
+            for request in (request for request in waiting if request.group == group):
                 self.withdraw(request)
             left = {str(stream.directory) for other in self._groups.values() for stream in other.streams}
             self._cancel(running for key, running in self._transfers.items() if key[0] not in left)
@@ -239,7 +240,7 @@ class Scheduler:
 
     def progress_of_read(self, reading: Reading) -> Progress:
         """Return how far a read is; one whose store hangs has failed then."""
-        self._reader.look_at(reading)
+        self._pool.end_hanging(reading.pieces)
         return Progress(
             name="ranges",
             num_bytes=min(reading.num_bytes_done, reading.total_bytes),

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from penstock.fetcher.copies import KeptFile
     from penstock.fetcher.counts import FetcherCounts
     from penstock.fetcher.pieces import PiecePool, RangeRead, StoreHandle
-    from penstock.fetcher.queue import Demand, QueuedItem
+    from penstock.fetcher.queue import QueuedItem
     from penstock.fetcher.rooms import Rooms
     from penstock.fetcher.unpacking import PlacedSpan, ShardUnpacking
     from penstock.index.model import Index
@@ -96,7 +96,7 @@ class Transfer(PieceOwner):
     def __init__(self, queued: QueuedItem) -> None:
         self.describe(queued.item)
         super().__init__()
-        self._queued = queued
+        self.queued = queued  # whose demand says who wants it now
         self.key, self.directory, self.stream = queued.key, queued.directory, queued.stream
         self.reservation: Reservation | None = None  # its room, given back when it ends
         self.has_room = False  # or needs none
@@ -110,14 +110,9 @@ class Transfer(PieceOwner):
         self.is_sized = item.parts[0].stored.num_bytes is not None
 
     @property
-    def demand(self) -> Demand:
-        """Who wants it now."""
-        return self._queued.demand
-
-    @property
     def rank(self) -> tuple[float, ...]:
         """How urgent it is now."""
-        return self._queued.demand.rank
+        return self.queued.demand.rank
 
     def begin(self, total_bytes: int) -> None:
         """Count from the beginning, now that it is known how many will come."""
@@ -157,7 +152,7 @@ def transfer(tools: Tools, job: Transfer) -> Steps:
         return again_if_deleted(job, lambda: _bring(Download(tools, job, folder, job.item, beginning)))
     finally:
         if job.reservation is not None:
-            tools.rooms.claim(job.reservation, job.arrived, hand_over=job.demand.is_requested)
+            tools.rooms.claim(job.reservation, job.arrived, hand_over=job.queued.demand.is_requested)
 
 
 def _bring(download: Download) -> Fetched | None:
@@ -169,7 +164,7 @@ def _bring(download: Download) -> Fetched | None:
             return _found(tools, job, copy)
         if job.reservation is None and not _reserve(tools, job):
             return None
-        cause, num_bytes = job.demand.cause, job.packed_bytes or job.raw_bytes
+        cause, num_bytes = job.queued.demand.cause, job.packed_bytes or job.raw_bytes
         job.begin(num_bytes)
         record = job.arrived = download.run(copy)
         # Before readers find it: a count that is read afterwards misses none.
@@ -188,7 +183,7 @@ def _reserve(tools: Tools, job: Transfer) -> bool:
     stays, temporary = job.raw_bytes, job.packed_bytes
     if job.stream.keep_zip:
         stays, temporary = stays + temporary, 0
-    demand = job.demand
+    demand = job.queued.demand
     job.reservation = tools.rooms.reserve(
         Reservation(str(job.directory), job.name, stays, temporary),
         is_urgent=demand.is_urgent,
@@ -199,7 +194,7 @@ def _reserve(tools: Tools, job: Transfer) -> bool:
 
 
 def _found(tools: Tools, job: Transfer, copy: Copy) -> Fetched:
-    tools.rooms.found(job.directory, copy.name, copy.record, hand_over=job.demand.is_requested)
+    tools.rooms.found(job.directory, copy.name, copy.record, hand_over=job.queued.demand.is_requested)
     job.has_room = True
     return Fetched(copy.name)
 

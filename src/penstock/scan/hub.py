@@ -141,22 +141,14 @@ def find_splits(names: Sequence[str]) -> dict[str, list[str]]:
             sharded.setdefault(match["split"], []).append(name)
     if sharded:
         return sharded
-    for part_of in (_folders_of, _file_of):
+    for parts in (slice(None, -1), slice(-1, None)):  # folders, and the file
         found: dict[str, list[str]] = {}
         for name in names:
-            if split := _split_in(part_of(name)):
+            if split := _split_in(name.split("/")[parts]):
                 found.setdefault(split, []).append(name)
         if found:
             return found
     return {"train": list(names)} if names else {}
-
-
-def _folders_of(name: str) -> list[str]:
-    return name.split("/")[:-1]
-
-
-def _file_of(name: str) -> list[str]:
-    return [name.rpartition("/")[2]]
 
 
 def _split_in(parts: Sequence[str]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, LostIndexError, ObjectNotFoundError, RequestRefusedError
@@ -111,7 +112,7 @@ class Lister:
         """Find names that are files, whatever else they might mean."""
         names = [pattern for pattern in patterns if pattern]
         if self._can_list and len(names) > _FEW_NAMES:
-            listed = self._list(_common_prefix(names))
+            listed = self._list(commonprefix(names))  # noqa: RUF071  by characters, as stores list
             return {name: listed[name] for name in names if name in listed}
         found = dict(zip(names, stat_many(self._store, names), strict=True))
         for name, info in found.items():
@@ -142,12 +143,6 @@ class Lister:
     def _where(self, name: str) -> str:
         root = shown_url(self._url)
         return f"{root.rstrip('/')}/{name}" if has_magic_part(name, root) else join_url(root, name)
-
-
-def _common_prefix(names: Sequence[str]) -> str:
-    low, high = min(names), max(names)
-    same = next((at for at, char in enumerate(low) if at >= len(high) or high[at] != char), len(low))
-    return low[:same]
 
 
 def listing_digest(objects: Sequence[ObjectInfo], asked: object) -> str:

@@ -90,7 +90,8 @@ class Scan:
         missing = [
             (info, kind)
             for info, kind in zip(objects, kinds, strict=True)
-            if not _is_of(known.get(_identity(info)), kind)
+            if (file := known.get(_identity(info))) is None
+            or FileKind(file.layout.format, file.layout.compression) != kind
         ]
         looked_at = form.tail_bytes + form.head_bytes
         self.watcher.begin(sum(min(info.num_bytes, looked_at or info.num_bytes) for info, _ in missing))
@@ -218,10 +219,6 @@ def _reads_little(form: FileFormat) -> bool:
 
 def _identity(info: ObjectInfo) -> Identity:
     return info.key, info.num_bytes, info.version
-
-
-def _is_of(file: IndexedFile | None, kind: FileKind) -> bool:
-    return file is not None and FileKind(file.layout.format, file.layout.compression) == kind
 
 
 def _plain(info: ObjectInfo, shard: Any) -> FileShard:
