@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from penstock.episodes.settings import LeRobotStream
     from penstock.pipeline.config import RayConfig
     from penstock.sources.composite import LimitedShardedSource
-    from penstock.sources.fields import AddField
     from penstock.sources.pack.packers import PoolPacker
+    from penstock.sources.transforms import AddField
 
     assert_type(penstock.StreamingDataset, type[StreamingDataset])
     assert_type(penstock.AddField, type[AddField])

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.loaders.async_loader import AsyncDataLoader
-from penstock.sources.hf import wrap_hf_dataset
+from penstock.sources.memory import wrap_hf_dataset
 from penstock.units import check_whole
 
 if TYPE_CHECKING:

@@ -23,19 +23,23 @@ class _ThreadTimes(threading.local):
 thread_times = _ThreadTimes()
 
 
-class _Timed:
-    def __init__(self, name: str) -> None:
-        self._name = name
-
+class _Waiting:
     def __enter__(self) -> None:
         thread_times.begun_ns = perf_counter_ns()
 
     def __exit__(self, *_: object) -> None:
-        passed_ns = perf_counter_ns() - thread_times.begun_ns
-        setattr(thread_times, self._name, getattr(thread_times, self._name) + passed_ns)
+        thread_times.waiting_ns += perf_counter_ns() - thread_times.begun_ns
 
 
-waiting, decoding = _Timed("waiting_ns"), _Timed("decoding_ns")  # for `with`; one never stands within another
+class _Decoding:
+    def __enter__(self) -> None:
+        thread_times.begun_ns = perf_counter_ns()
+
+    def __exit__(self, *_: object) -> None:
+        thread_times.decoding_ns += perf_counter_ns() - thread_times.begun_ns
+
+
+waiting, decoding = _Waiting(), _Decoding()  # for `with`; one never stands within another
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.loaders.adaptive_prefetch import prefetch_adaptively
+from penstock.loaders.threads import prefetch_adaptively
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -97,7 +97,7 @@ def test_batches_and_states_do_not_depend_on_speed(
     write_files(tmp_path)
     found = []
     for longest, quick, slow in SPEEDS.values():
-        monkeypatch.setattr("penstock.sources.row_ranges._LONGEST_S", longest)
+        monkeypatch.setattr("penstock.sources.interleaving._LONGEST_S", longest)
         monkeypatch.setattr("penstock.sources.iterators._QUICK_S", quick)
         monkeypatch.setattr("penstock.sources.iterators._SLOW_S", slow)
         for is_ahead in (False, True):

@@ -23,7 +23,7 @@ from penstock import (
 )
 from penstock.errors import TransformError
 from penstock.formats.columnar.parquet import cut_groups
-from penstock.pipeline.cutting import Cut, CutSource, find_cuts, plan_cuts
+from penstock.pipeline.cutting import Cut, find_cuts, plan_cuts, select_part
 from tests.pipeline.texts import same, settings
 
 if TYPE_CHECKING:
@@ -73,17 +73,14 @@ def test_pieces_are_the_whole_and_can_be_resumed(tmp_path: Path, write: Any) -> 
     whole = list(source)
     parts = parts_of(source, 1000)
     assert len(parts) > 4
-    tasks = CutSource(source, parts)
-    pieces = [list(tasks.open_task(number)) for number in range(len(parts))]
+    pieces = [list(select_part(source, part)) for part in parts]
     assert all(pieces)
     assert list(chain.from_iterable(pieces)) == whole
-    for number in range(1, len(parts), 3):
-        piece = pieces[number]
+    for part, piece in zip(parts[1::3], pieces[1::3], strict=False):
         for cut in range(len(piece) + 1):
-            samples = tasks.open_task(number)
+            samples = iter(select_part(source, part))
             assert samples.take(cut) == piece[:cut]
-            again = Cut(*json.loads(json.dumps(parts[number].to_list())))
-            resumed = CutSource(source, [again]).open_task(0)
+            resumed = iter(select_part(source, Cut(*json.loads(json.dumps(part.to_list())))))
             resumed.load_state_dict(json.loads(json.dumps(samples.state_dict())))
             assert list(resumed) == piece[cut:]
 
@@ -95,9 +92,8 @@ def test_errors_name_the_row_of_the_file(tmp_path: Path, write: Any) -> None:
 
     source = write(tmp_path).map(fails)
     with pytest.raises(TransformError, match=r"row 433 of .*big\."):
-        tasks = CutSource(source, parts_of(source, 1000))
-        for number in range(len(tasks.cuts)):
-            list(tasks.open_task(number))
+        for part in parts_of(source, 1000):
+            list(select_part(source, part))
 
 
 def test_what_cannot_be_cut_stays_whole(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock import MemoryShardedSource, PackedShardedSource, join_cu_seqlens
 from penstock.errors import ConfigError, DataError, MissingColumnError, SampleIndexError
-from penstock.sources.pack.placement import Placement, best_fit, cut_into_rows, pool
+from penstock.sources.pack.rows import Placement, best_fit, cut_into_rows, pool
 from tests.sources.cutting import check_cut_anywhere
 
 EOS, PAD = 1, 0
@@ -126,8 +126,8 @@ def test_documents_stay_in_order_within_themselves_and_are_cut_only_where_allowe
 @pytest.mark.parametrize("long_documents", ["split", "drop"])
 def test_cut_anywhere(strategy: str, shuffle: bool, long_documents: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.sources.pack.source._ROWS_PER_FACTOR", 5)  # so that there are many groups
-    monkeypatch.setattr("penstock.sources.pack.packer._ROWS_AT_ONCE", 3)
-    monkeypatch.setattr("penstock.sources.pack.packer._DOCUMENTS_AT_ONCE", 7)
+    monkeypatch.setattr("penstock.sources.pack.source._ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("penstock.sources.pack.source._DOCUMENTS_AT_ONCE", 7)
     lengths = np.random.default_rng(5).integers(0, 20, 40).tolist()
     source = packed(lengths, strategy=strategy, shuffle=shuffle, shuffle_buffer_factor=1, long_documents=long_documents)
     rows = check_cut_anywhere(source.__iter__)

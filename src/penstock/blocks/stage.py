@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.blocks.block import Block
 from penstock.errors import ConfigError, ResumeError, SampleIndexError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 State = dict[str, Any]
+Position = Callable[[], State]  # a state that is computed when it is asked for
 
 _MOST_BLOCKS_GIVEN = 1024  # after a position: following a damaged state could take for ever
 
@@ -38,28 +40,21 @@ class Stage(Protocol):
         ...
 
 
-@runtime_checkable
-class Closes(Protocol):
-    """A stage that has something to close."""
+class OpenStage(Stage, Protocol):
+    """A stage that has something to close, as those of sources have."""
 
     def close(self) -> None:
         """Close what is open; it is of no use afterwards."""
         ...
 
 
-def close(stage: object) -> None:
-    """Close a stage, or an iterator, that has something to close."""
-    if isinstance(stage, Closes):
-        stage.close()
-
-
-def counted(block: Block, start: State, end: State) -> Block:
+def counted(block: Block, start: Position, end: Position) -> Block:
     """Return a block whose positions count its rows from where it begins; behind the last one is another position."""
     return block.at(partial(_count_after, start, end, len(block)))
 
 
-def _count_after(start: State, end: State, num_rows: int, given: int) -> State:
-    return end if given == num_rows else {**start, "given": given} if given else start
+def _count_after(start: Position, end: Position, num_rows: int, given: int) -> State:
+    return end() if given == num_rows else {**start(), "given": given} if given else start()
 
 
 def resume(stage: Stage, state: Mapping[str, Any]) -> Block:
@@ -94,7 +89,7 @@ def skip_rows(stage: Stage, count: int, most_blocks: int = sys.maxsize) -> tuple
 class BegunStage:
     """Rows that were read of a stage already, and then all that comes after them."""
 
-    def __init__(self, rest: Block, stage: Stage) -> None:
+    def __init__(self, rest: Block, stage: OpenStage) -> None:
         self._rest, self._stage = rest, stage
 
     def next(self) -> Block:
@@ -113,10 +108,10 @@ class BegunStage:
 
     def close(self) -> None:
         """Close the stage."""
-        close(self._stage)
+        self._stage.close()
 
 
-def open_at_row(stage: Stage, name: str, row: int) -> Stage:
+def open_at_row(stage: OpenStage, name: str, row: int) -> OpenStage:
     """Return a stage from one of its rows on; to get there, all rows before it are read."""
     skipped, rest = skip_rows(stage, row)
     check_row(name, row, row if skipped == row else skipped)

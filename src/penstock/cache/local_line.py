@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import FetcherError
 from penstock.processes import PerProcess
 from penstock.wire.ahead import NOTHING
-from penstock.wire.messages import GroupUpdate, Message, Pending, Unregister, answer_of
+from penstock.wire.messages import GroupUpdate, Message, Unregister
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.cache.client import Group
     from penstock.fetcher.scheduler import Scheduler
+    from penstock.fetcher.session import Session
     from penstock.wire.messages import AnswerT, Progress
 
 _PROGRESS_S = 1.0
@@ -30,6 +31,7 @@ class LocalLine:
         self._lock = threading.RLock()  # the collector may close a cache at any time
         self._groups: dict[int, Group] = {}
         self._scheduler: Scheduler | None = None
+        self._session: Session | None = None
         self.is_connected = True
 
     def connect(self) -> None:
@@ -37,12 +39,14 @@ class LocalLine:
 
     def join(self, group: Group) -> None:
         """Add a cache, and introduce it."""
-        from penstock.fetcher.main import open_scheduler  # seldom needed, and much
+        from penstock.fetcher.scheduler import Scheduler
+        from penstock.fetcher.session import Session
 
         with self._lock:
             self._groups[group.number] = group
             if self._scheduler is None:
-                self._scheduler = open_scheduler()
+                self._scheduler = Scheduler()
+                self._session = Session(self._scheduler, 0, self._hear)
         for message in group.introduction():
             group.take_answer(self.request(message)[0])
 
@@ -53,15 +57,15 @@ class LocalLine:
             self._groups.pop(group.number, None)
             unused = None if self._groups else self._scheduler
             if unused is not None:
-                self._scheduler = None
+                self._scheduler = self._session = None
         if unused is not None:
             unused.close()
 
     def note(self, message: Message[Any]) -> None:
         """Announce what needs no answer."""
-        scheduler = self._scheduler
-        if scheduler is not None:
-            scheduler.do(0, message, self._hear)
+        session = self._session
+        if session is not None:
+            session.do(message)
 
     def request(
         self,
@@ -72,10 +76,12 @@ class LocalLine:
         ahead: bytes = NOTHING,  # noqa: ARG002  nothing has to be started
     ) -> tuple[AnswerT, bytes]:
         """Ask and wait, with a report every second."""
-        scheduler = self._scheduler
-        if scheduler is None:
+        from penstock.fetcher.session import Pending, answer_of
+
+        session = self._session
+        if session is None:
             raise FetcherError("a cache was closed while it was used")
-        answer: Any = scheduler.do(0, message, self._hear)
+        answer: Any = session.do(message)
         on_asked()
         if isinstance(pending := answer, Pending):
             try:

@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.data.identity import warn_of_other_code
+from penstock.data.in_place.identity import warn_of_other_code
 from penstock.errors import ResumeError
 from penstock.order.keys import hash_key, permutation
 from penstock.order.state_fields import COUNT, check_fields, shown
-from penstock.sources.interleaving import InterleavedStage, SplitStage
+from penstock.sources.interleaving import InterleavedStage, RangeReading, RowRange, SplitStage, divide
 from penstock.sources.iterators import SampleIterator
-from penstock.sources.row_ranges import RangeReading, RowRange, divide
 from penstock.sources.shuffling import ShuffledStage
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from penstock.blocks.block import Block
-    from penstock.blocks.stage import Stage, State
+    from penstock.blocks.stage import OpenStage, Position, State
     from penstock.sources.base import ShardedSource
 
 _KIND = "penstock-stream"
@@ -70,10 +69,10 @@ class StreamedPass:
     """A pass that has begun."""
 
     passes: StreamedPasses
-    rows: Callable[[Executor | None], Iterator[tuple[Block, State]]]  # of batches, each with the position after it
+    rows: Callable[[Executor | None], Iterator[tuple[Block, Position]]]  # of batches, each with the position after it
     is_resumed: bool
 
-    def deliver(self, position: State) -> None:
+    def deliver(self, position: Position) -> None:
         """Count a batch as delivered."""
         self.passes.deliver(self, position)
 
@@ -88,7 +87,7 @@ class StreamedPasses:
     def __init__(self, source: ShardedSource, settings: StreamSettings) -> None:
         self._source, self._settings = source, settings
         self._epoch = 0  # of the position
-        self._position: State | None = None  # None: the beginning
+        self._position: Position | None = None  # None: the beginning
         self._begins_next = False  # whether the next pass is another epoch
         self._current: StreamedPass | None = None  # the pass that moves the position: the last that has begun
 
@@ -97,10 +96,11 @@ class StreamedPasses:
         if self._begins_next:
             self._epoch, self._position = self._epoch + 1, None
         self._begins_next = True
-        self._current = StreamedPass(self, partial(self._rows, self._epoch, self._position), self._position is not None)
+        position = None if self._position is None else self._position()
+        self._current = StreamedPass(self, partial(self._rows, self._epoch, position), position is not None)
         return self._current
 
-    def deliver(self, begun: StreamedPass, position: State) -> None:
+    def deliver(self, begun: StreamedPass, position: Position) -> None:
         """Move to the position after a batch."""
         if self._current is begun:
             self._position = position
@@ -130,7 +130,7 @@ class StreamedPasses:
             "kind": _KIND,
             "version": _VERSION,
             "epoch": self._epoch,
-            "position": self._position,
+            "position": None if self._position is None else self._position(),
             "settings": self._settings.order,
             "source": self._source.order_fingerprint,
             "code": [[*each[:2]] for each in self._source.code_digests],
@@ -159,14 +159,15 @@ class StreamedPasses:
         if None not in (state.get("source"), now) and state["source"] != now:
             raise ResumeError("the state belongs to another source: its fingerprint differs")
         warn_of_other_code(state.get("code"), [[*each[:2]] for each in self._source.code_digests])
-        self._go_to(state["epoch"], state.get("position"))
+        position = state.get("position")
+        self._go_to(state["epoch"], None if position is None else partial(dict, position))
 
-    def _go_to(self, epoch: int, position: State | None) -> None:
+    def _go_to(self, epoch: int, position: Position | None) -> None:
         self._epoch, self._position, self._begins_next, self._current = epoch, position, False, None
 
     # --- Samples --------------------------------------------------------------------------------------------
 
-    def _rows(self, epoch: int, position: State | None, executor: Executor | None) -> Iterator[tuple[Block, State]]:
+    def _rows(self, epoch: int, position: State | None, executor: Executor | None) -> Iterator[tuple[Block, Position]]:
         samples = SampleIterator(self._open(epoch, executor, takes_turns=self._took_turns(position)))
         if position is not None:
             samples.load_state_dict(position)
@@ -174,7 +175,7 @@ class StreamedPasses:
         try:
             while len(rows := samples.take_block(settings.batch_size)):
                 if len(rows) == settings.batch_size or not settings.drop_last:
-                    yield rows, samples.state_dict()
+                    yield rows, samples.position()
         finally:
             samples.close()
 
@@ -183,7 +184,7 @@ class StreamedPasses:
         inner = (position or {}).get("samples") if self._settings.is_shuffled else position
         return isinstance(inner, dict) and "group" in inner
 
-    def _open(self, epoch: int, executor: Executor | None, *, takes_turns: bool) -> Stage:
+    def _open(self, epoch: int, executor: Executor | None, *, takes_turns: bool) -> OpenStage:
         settings = self._settings
         names = list(self._source.shard_names)
         lengths = self._source.shard_lengths() if settings.num_ranks > 1 and not takes_turns else None
@@ -203,7 +204,7 @@ class StreamedPasses:
             makes_samples=settings.buffer_bytes is not None,
         )
         num_open = settings.interleave if settings.is_shuffled else 1
-        rows: Stage = InterleavedStage(ranges, reading, num_open=num_open, rows_in_turn=rows_in_turn)
+        rows: OpenStage = InterleavedStage(ranges, reading, num_open=num_open, rows_in_turn=rows_in_turn)
         if settings.num_ranks > 1 and lengths is None:
             rows = SplitStage(
                 rows, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads, seed=settings.seed

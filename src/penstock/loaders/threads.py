@@ -1,4 +1,4 @@
-"""What runs ahead in threads: an iterator, within bounds of items and of bytes; and batches, made in their order."""
+"""What runs ahead in threads: an iterator, within bounds, or only where that is faster; and batches in their order."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.blocks.stage import close
 from penstock.blocks.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
@@ -118,6 +118,41 @@ def _read(source: Callable[[], Iterator[T]], line: _Line, stopped: threading.Eve
         line.put(_Failure(error))
 
 
+class Pass(Protocol):
+    """A pass over samples that has begun."""
+
+    @property
+    def rows(self) -> Callable[[WorkerThreads | None], RowsOfBatches]:
+        """Opens the rows of its batches, each with a position; threads may help."""
+        ...
+
+    def deliver(self, position: Any, /) -> None:
+        """Count a batch as delivered."""
+        ...
+
+    def finish(self, *, is_empty: bool) -> bool:
+        """End the pass; return False if it had nothing left and another one is to be read instead."""
+        ...
+
+
+def batches_of(
+    begin: Callable[[], Pass], make: Callable[[Block], Any], *, num_threads: int, num_ahead: int
+) -> Generator[Any]:
+    """Yield the batches of the next pass, each counted as it is taken."""
+    is_over = False
+    while not is_over:
+        begun, is_empty = begin(), True
+        made = make_batches(begun.rows, make, num_threads=num_threads, num_ahead=num_ahead)
+        try:
+            for batch, position in made:
+                begun.deliver(position)
+                is_empty = False
+                yield batch
+        finally:
+            made.close()
+        is_over = begun.finish(is_empty=is_empty)
+
+
 def make_batches(
     open_rows: Callable[[WorkerThreads | None], RowsOfBatches],
     make: Callable[[Block], Any],
@@ -135,7 +170,7 @@ def make_batches(
             for some, label in rows:
                 yield make(some), label
         finally:
-            close(rows)
+            _close(rows)
         return
     workers = WorkerThreads(num_threads, "penstock-prefetch")
     timed = _Timed(make)
@@ -146,7 +181,7 @@ def make_batches(
             for some, label in rows:
                 yield workers.submit(timed, some) if timed.seconds > _QUICK_S else _Made(timed(some)), label
         finally:
-            close(rows)
+            _close(rows)
 
     ahead = in_thread(make_all, ahead=num_ahead)
     try:
@@ -154,7 +189,13 @@ def make_batches(
             yield made.result(), label
     finally:
         workers.shutdown()
-        close(ahead)
+        _close(ahead)
+
+
+def _close(iterator: Any) -> None:
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()
 
 
 class _Timed:
@@ -178,3 +219,91 @@ class _Made:
 
     def result(self) -> Any:
         return self._batch
+
+
+# What is measured at a time: blocks of several batches are read at once, so one batch says nothing.
+_MEASURED_S = 0.2
+_MEASURED_ITEMS = 8
+# A loop that takes less of the time for itself has nothing to win by a thread.
+_LEAST_SHARE = 0.1
+_GAIN = 0.98
+# How many measures pass until a thread that did not pay is tried again, at first and at most.
+_FIRST_PAUSE, _LONGEST_PAUSE = 4, 64
+# A thread that pays reads so many times what was measured, and so often, before the loop is measured without it again.
+_STRETCH, _NUM_STRETCHES = 16, 8
+
+
+def prefetch_adaptively(
+    source: Callable[[], Iterator[T]],
+    *,
+    ahead: int,
+    max_bytes: int = sys.maxsize,
+    weigh: Callable[[T], int] = lambda _: 0,
+    on_abandon: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[T]:
+    """Yield the items of a source, read by whoever takes them, or by a thread (`in_thread`) where that is faster."""
+    items = source()
+
+    def by_thread(most: int) -> Iterator[T]:
+        return in_thread(
+            lambda: islice(items, most), ahead=ahead, max_bytes=max_bytes, weigh=weigh, on_abandon=on_abandon
+        )
+
+    pause, wait = _FIRST_PAUSE, 0
+    while True:
+        alone = _Measured(clock)
+        for item in items:
+            alone.hand_over()
+            yield item
+            alone.come_back()
+            if alone.is_enough:
+                break
+        else:
+            return
+        wait -= 1
+        if alone.share_of_loop < _LEAST_SHARE or wait > 0:
+            continue
+        for stretch in range(1 + _NUM_STRETCHES):
+            most = alone.num_items * (_STRETCH if stretch else 1)
+            together = _Measured(clock)
+            for item in by_thread(most):
+                together.hand_over()
+                yield item
+                together.come_back()
+            if together.num_items < most:
+                return
+            if together.seconds_per_item > _GAIN * alone.seconds_per_item:
+                pause, wait = min(2 * pause, _LONGEST_PAUSE), pause
+                break
+            pause = _FIRST_PAUSE
+
+
+class _Measured:
+    """How long items take, and how much of that is the loop's that takes them."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._begun = self._left = self._now = clock()
+        self._away_s = 0.0
+        self.num_items = 0
+
+    def hand_over(self) -> None:
+        self._left = self._clock()
+
+    def come_back(self) -> None:
+        self._now = self._clock()
+        self._away_s += self._now - self._left
+        self.num_items += 1
+
+    @property
+    def is_enough(self) -> bool:
+        return self.num_items >= _MEASURED_ITEMS and self._now - self._begun >= _MEASURED_S
+
+    @property
+    def seconds_per_item(self) -> float:
+        return (self._now - self._begun) / max(1, self.num_items)
+
+    @property
+    def share_of_loop(self) -> float:
+        return self._away_s / max(1e-9, self._now - self._begun)

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.blocks.block import Block
-from penstock.blocks.stage import close, open_at_row
+from penstock.blocks.stage import open_at_row
 from penstock.sources.base import ShardedSource, TransformedShardedSource
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.hub import HuggingFaceShardedSource
@@ -17,7 +17,7 @@ from penstock.sources.transforms import ChainedTransform
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.blocks.stage import Stage, State
+    from penstock.blocks.stage import OpenStage, State
     from penstock.sources.iterators import SampleIterator
     from penstock.sources.shard_info import ShardInfo
 
@@ -51,18 +51,14 @@ class Cut:
 
 
 def plan_cuts(
-    shards: Sequence[ShardInfo | None],
-    max_bytes: int,
-    find_cuts: FindCuts = lambda _number, _bytes: [],
-    most_parts: int | None = _ENOUGH_PARTS,
+    shards: Sequence[ShardInfo | None], max_bytes: int, find_cuts: FindCuts = lambda _number, _bytes: []
 ) -> list[Cut]:
     """Cut a source into tasks of about so many stored bytes: the same for the same shards.
 
     Small shards are taken together. One of unknown size is a part of its own. One that is so large that there would be
-    fewer than `most_parts` is cut into pieces, if it can be; without that number, cuts do not change with later shards.
+    few parts is cut into pieces, if it can be.
     """
-    total = sum(shard.byte_size or 0 for shard in shards if shard is not None)
-    piece = max_bytes if most_parts is None else max(max_bytes, total // most_parts)
+    piece = max(max_bytes, sum(shard.byte_size or 0 for shard in shards if shard is not None) // _ENOUGH_PARTS)
     parts: list[Cut] = []
     first, filled = 0, 0.0
     for number, shard in enumerate(shards):
@@ -107,11 +103,16 @@ class CutSource:
 
     def open_task(self, number: int) -> SampleIterator:
         """Open the samples of a task."""
-        cut, files = self.cuts[number], _files_of(self.source)
-        if cut.begin is None or files is None:
-            return self.source.iter_shards(range(cut.first, cut.end))
-        name = self.source.shard_names[cut.first]
-        return iter(_over(self.source, _ShardPart(files, name, cut.begin, cut.end_row)))
+        return iter(select_part(self.source, self.cuts[number]))
+
+
+def select_part(source: ShardedSource, part: Cut) -> ShardedSource:
+    """Return the samples of a part."""
+    names = list(source.shard_names[part.first : part.end])
+    files = _files_of(source)
+    if part.begin is None or files is None:
+        return _SelectedShards(source, names)
+    return _over(source, _ShardPart(files, names[0], part.begin, part.end_row))
 
 
 def find_cuts(source: ShardedSource, shard: int, num_bytes: int) -> list[State]:
@@ -147,6 +148,23 @@ def _over(source: ShardedSource, files: ShardedSource) -> ShardedSource:
     )
 
 
+class _SelectedShards(ShardedSource):
+    """Some shards of a source, in order."""
+
+    def __init__(self, source: ShardedSource, names: Sequence[str]) -> None:
+        self._source, self._names = source, names
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return self._names
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo | None:
+        return self._source.get_shard_info(shard_name)
+
+    def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
+        return self._source.open_stage(shard_name, row)
+
+
 class _ShardPart(ShardedSource):
     """The rows of a file between two positions, with the numbers that they have there."""
 
@@ -157,7 +175,7 @@ class _ShardPart(ShardedSource):
     def shard_names(self) -> Sequence[str]:
         return (self._name,)
 
-    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
+    def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         rows = self._files.open_stage(shard_name)
         rows.set_state(self._begin)
         return open_at_row(_RowsBefore(rows, self._end_row), shard_name, row)
@@ -166,11 +184,11 @@ class _ShardPart(ShardedSource):
 class _RowsBefore:
     """The rows of a stage whose position is a row, up to before one."""
 
-    def __init__(self, rows: Stage, end_row: int | None) -> None:
+    def __init__(self, rows: OpenStage, end_row: int | None) -> None:
         self._rows, self._end_row = rows, end_row
 
     def close(self) -> None:
-        close(self._rows)
+        self._rows.close()
 
     def next(self) -> Block:
         left = sys.maxsize if self._end_row is None else self._end_row - int(self._rows.get_state()["row"])

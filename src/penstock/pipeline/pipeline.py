@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from penstock.loaders.async_loader import Output
     from penstock.pipeline.config import (
         CacheStageConfig,
         LoadStageConfig,
@@ -76,9 +75,19 @@ class LoadStage(BaseStage):
 
     def process(self, data: Data, context: PipelineContext) -> Any:
         """Make the loader."""
-        output: Output = "jax" if self.config.prefetch_to_device else "numpy"
-        how = self.config.arguments("prefetch_to_device")
-        loader = ObservedLoader(joined(data), **how, seed=context.seed, output=output)
+        config = self.config
+        loader = ObservedLoader(
+            joined(data),
+            config.batch_size,
+            config.prefetch_enabled,
+            config.prefetch_workers,
+            config.prefetch_buffer_size,
+            config.shuffle_buffer_size,
+            config.drop_last,
+            seed=context.seed,
+            shuffle=config.shuffle,
+            output="jax" if config.prefetch_to_device else "numpy",
+        )
         loader.context = context
         return {"loader": loader}
 

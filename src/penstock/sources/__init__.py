@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from penstock.sources.files.text_sources import CsvShardedSource as CsvShardedSource
     from penstock.sources.files.text_sources import JsonShardedSource as JsonShardedSource
     from penstock.sources.files.text_sources import TextShardedSource as TextShardedSource
-    from penstock.sources.hf import HFDatasetShardedSource as HFDatasetShardedSource
-    from penstock.sources.hf import wrap_hf_dataset as wrap_hf_dataset
+    from penstock.sources.memory import HFDatasetShardedSource as HFDatasetShardedSource
     from penstock.sources.memory import MemoryShardedSource as MemoryShardedSource
+    from penstock.sources.memory import wrap_hf_dataset as wrap_hf_dataset
     from penstock.sources.mix.source import MixedShardedSource as MixedShardedSource
     from penstock.sources.mix.weights import WeightSchedulePoint as WeightSchedulePoint
     from penstock.sources.mix.weights import WeightScheduler as WeightScheduler

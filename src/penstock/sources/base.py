@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.blocks.block import PositionAfter
-    from penstock.blocks.stage import Stage
+    from penstock.blocks.stage import OpenStage
     from penstock.formats.base import Rows
     from penstock.reading.source import CodeDigest, SourceFiles
     from penstock.sources.transforming import WorkerKind
@@ -70,7 +70,7 @@ class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
         self.shard_number(shard_name)
         return SampleIterator(self.open_stage(shard_name, row))
 
-    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
+    def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         """Open a shard at a row, as what makes blocks of it."""
         info = self.get_shard_info(shard_name)
         num_rows = None if info is None else info.num_rows
@@ -310,7 +310,7 @@ class TransformedShardedSource(ShardedSource):
             for each in self._transforms
         )
 
-    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
+    def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         """Open a shard at a row of the stored data."""
         return TransformedStage(
             self._source.open_stage(shard_name, row),

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.blocks.block import Block
-from penstock.blocks.stage import check_row, close, open_at_row, resume, skip_rows
+from penstock.blocks.stage import check_row, open_at_row, resume, skip_rows
 from penstock.errors import ConfigError
 from penstock.order.state_fields import COUNT, check_fields, refuse
 from penstock.sources.base import ShardedSource, as_source
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.blocks.block import PositionAfter
-    from penstock.blocks.stage import Stage, State
+    from penstock.blocks.stage import OpenStage, State
     from penstock.sources.base import GivesSource
     from penstock.types import Sample
 
@@ -74,7 +74,7 @@ class CompositeShardedSource(ShardedSource):
         source, name = self._find(shard_name)
         return source.read_rows(name, rows)
 
-    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
+    def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         """Open a shard of the source that it belongs to."""
         source, name = self._find(shard_name)
         return source.open_stage(name, row)
@@ -142,7 +142,7 @@ class LimitedShardedSource(ShardedSource):
         rows = None if lengths is None else min(self._left_before(info.shard_id, lengths), lengths[info.shard_id])
         return ShardInfo(info.shard_id, info.shard_name, rows, info.byte_size, info.url, info.checksum)
 
-    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
+    def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         """Open a shard at a row within the limit."""
         number = self._source.shard_number(shard_name)
         lengths = self._source.shard_lengths()
@@ -166,19 +166,19 @@ class LimitedShardedSource(ShardedSource):
                 break
             rows = self._source.open_stage(name)
             self._counted.append(skip_rows(rows, self._max_rows)[0])
-            close(rows)
+            rows.close()
         return max(0, self._max_rows - sum(self._counted[:number]))
 
 
 class _LimitedStage:
     """At most so many rows of a stage."""
 
-    def __init__(self, rows: Stage, limit: int) -> None:
+    def __init__(self, rows: OpenStage, limit: int) -> None:
         self._input, self._left, self._limit = rows, limit, limit
         self._rest = Block()  # of the input
 
     def close(self) -> None:
-        close(self._input)
+        self._input.close()
 
     def next(self) -> Block:
         if not self._left:

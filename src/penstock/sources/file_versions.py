@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from penstock.blocks.stage import Stage, close, counted
+from penstock.blocks.stage import OpenStage, counted
 from penstock.errors import ResumeError
 from penstock.order.keys import hash_key
 from penstock.order.state_fields import COUNT, check_fields
@@ -65,7 +65,7 @@ def join_versions(versions: Iterable[FilesVersion | None]) -> FilesVersion | Non
     return FilesVersion(f"{hash_key(*(each.digest for each in known)):016x}", max(each.newest for each in known))
 
 
-class FileBlocks(Stage, Protocol):
+class FileBlocks(OpenStage, Protocol):
     """A file that a format reads in order; its blocks may lack positions."""
 
     @property
@@ -88,7 +88,7 @@ class FileStage:
         block = self._blocks.next()
         self._here = self._blocks.get_state()
         if block.after is None:
-            block = counted(block, start, self._here)
+            block = counted(block, partial(dict, start), partial(dict, self._here))
         assert block.after is not None  # noqa: S101
         return block.at(partial(_in_file, block.after, self._here, len(block), self._mark))
 
@@ -106,7 +106,7 @@ class FileStage:
 
     def close(self) -> None:
         """Close the file."""
-        close(self._blocks)
+        self._blocks.close()
 
 
 def _in_file(after: PositionAfter, end: State, num_rows: int, mark: State, given: int) -> State:

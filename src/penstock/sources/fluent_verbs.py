@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.sources.chat import ChatTemplateTransform
-from penstock.sources.fields import DropFields, RenameFields, SelectFields
-from penstock.sources.transforms import FilterTransform, FlatMapTransform, MapBatchTransform, MapTransform
+from penstock.sources.transforms import (
+    DropFields,
+    FilterTransform,
+    FlatMapTransform,
+    MapBatchTransform,
+    MapTransform,
+    RenameFields,
+    SelectFields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

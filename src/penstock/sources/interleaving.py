@@ -1,29 +1,150 @@
-"""Several shards read side by side, a few rows of each in turn; and one rank's share of what all of them read."""
+"""Shards side by side, some rows of each in turn, the next read while the last are used; and the rows of a rank."""
 
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.blocks.block import Block, join_blocks
-from penstock.blocks.stage import close, counted, resume
+from penstock.blocks.read_ahead import read_rows
+from penstock.blocks.stage import counted, resume
 from penstock.errors import ResumeError
 from penstock.order.keys import draw, hash_key
 from penstock.order.state_fields import COUNT, check_fields, refuse
-from penstock.sources.row_ranges import RangeStage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor, Future
 
     from penstock.blocks.block import PositionAfter
-    from penstock.blocks.stage import Stage, State
-    from penstock.sources.row_ranges import RangeReading, RowRange
+    from penstock.blocks.read_ahead import ReadRows
+    from penstock.blocks.stage import OpenStage, Position, State
 
-_GROUPS_AT_ONCE = 64
+
+_LONGEST_S = 0.05  # that rows are collected before they are handed on
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Some rows of a shard: from the first on, to the end or as many as are counted."""
+
+    shard: str
+    row: int = 0
+    num_rows: int | None = None
+
+
+def divide(names: Sequence[str], lengths: Sequence[int], *, rank: int, num_ranks: int, pads: bool) -> list[RowRange]:
+    """Return the rows that a rank reads, where shards lie end to end: the same number on every rank.
+
+    What is left over is read by nobody, or, if it `pads`, the last ranks begin again with the first rows.
+    """
+    total = sum(lengths)
+    share = -(-total // num_ranks) if pads else total // num_ranks
+    ends = list(accumulate(lengths))
+    ranges: list[RowRange] = []
+    at, left = rank * share, share
+    while left and total:
+        at %= total
+        number = bisect_right(ends, at)
+        row = at - (ends[number] - lengths[number])
+        count = min(left, lengths[number] - row)
+        ranges.append(RowRange(names[number], row, count))
+        at, left = at + count, left - count
+    return ranges
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReading:
+    """How ranges are read: `open_at` opens a shard at a row, and at least so many rows are read together.
+
+    The next ones are read in the executor while the last ones are used; without one, when they are needed. If
+    `makes_samples`, samples are made of columns there, too.
+    """
+
+    open_at: Callable[[str, int], OpenStage]
+    at_least: int
+    executor: Executor | None = None
+    makes_samples: bool = False
+
+
+class RangeStage:
+    """The rows of a range. A position is that of the shard, and how many rows are left of the range."""
+
+    def __init__(self, row_range: RowRange, reading: RangeReading, *, is_at_beginning: bool = True) -> None:
+        self._range, self._reading = row_range, reading
+        # Where a state will be loaded, there is no use in finding the first row.
+        self._shard = reading.open_at(row_range.shard, row_range.row if is_at_beginning else 0)
+        self._rest = Block()  # of the shard
+        self._left = row_range.num_rows  # after those that were given
+        self._ahead: Future[ReadRows] | None = None
+        self._failure: Exception | None = None  # it comes after the rows that were given
+        # What describes where the shard is after the rows given last, and how many are left.
+        self.position: Position = partial(dict, rows=self._shard.get_state(), left=self._left)
+        if is_at_beginning:
+            self._start_reading()
+
+    def close(self) -> None:
+        """Close the shard, unless a thread is in it, which lets go of it when it has its rows."""
+        if self._ahead is None or self._ahead.cancel() or self._ahead.done():
+            self._shard.close()
+
+    def next(self) -> Block:
+        """Read the next rows, or wait for those that are being read."""
+        if self._failure is not None:
+            raise self._failure
+        rows, self._rest, self._failure = self._read() if self._ahead is None else self._ahead.result()
+        self._ahead = None
+        if not len(rows):
+            if self._failure is not None:
+                raise self._failure
+            return rows
+        assert rows.after is not None  # noqa: S101
+        left = self._left
+        self.position = partial(_position_after, rows.after, left, len(rows))
+        self._left = None if left is None else left - len(rows)
+        self._start_reading()
+        return rows.at(partial(_position_after, rows.after, left))
+
+    def _start_reading(self) -> None:
+        if self._reading.executor is not None and self._left != 0 and self._failure is None:
+            self._ahead = self._reading.executor.submit(read_rows, *self._what_to_read())
+
+    def _read(self) -> ReadRows:
+        return read_rows(*self._what_to_read())
+
+    def _what_to_read(self) -> tuple[OpenStage, Block, int, int, float, bool]:
+        most = sys.maxsize if self._left is None else self._left
+        return self._shard, self._rest, self._reading.at_least, most, _LONGEST_S, self._reading.makes_samples
+
+    def get_state(self) -> State:
+        """Return where the shard is, and how many rows are left."""
+        return self.position()
+
+    def set_state(self, state: State) -> None:
+        """Go to a position in the shard."""
+        check_fields(state, {"rows": dict, "left?": COUNT}, "an iterator over some rows")
+        if self._ahead is not None and not self._ahead.cancel() and not self._ahead.done():
+            self._shard = self._reading.open_at(self._range.shard, 0)  # a thread is in the other
+        self._ahead = self._failure = None
+        left, most = state.get("left"), self._range.num_rows
+        if (left is None) != (most is None) or (left or 0) > (most or 0):
+            raise refuse("left", left, f"a part of {most} rows")
+        self.position, self._left = partial(dict, rows=state["rows"], left=left), left
+        self._rest = resume(self._shard, state["rows"])
+
+
+def _position_after(after: PositionAfter, left: int | None, given: int) -> State:
+    return {"rows": after(given), "left": None if left is None else left - given}
+
+
+_GROUPS_AT_ONCE = 256
+_ROWS_AT_ONCE = 16
 _FIELDS = {"next": COUNT, "turn": COUNT, "open": [{"piece": COUNT}]}
 
 
@@ -33,9 +154,14 @@ class _OpenRange:
     stage: RangeStage
     rest: Block = field(default_factory=Block)
 
-    def get_state(self) -> State:
-        position = self.stage.get_state() if self.rest.after is None else self.rest.after(0)
-        return {"piece": self.number, **position}
+    @property
+    def position(self) -> Position:
+        after = self.rest.after
+        return partial(_of_range, self.number, self.stage.position if after is None else partial(after, 0))
+
+
+def _of_range(number: int, position: Position) -> State:
+    return {"piece": number, **position()}
 
 
 class InterleavedStage:
@@ -56,7 +182,8 @@ class InterleavedStage:
         self._next = 0  # range to open
         self._turn = 0
         self._open: list[_OpenRange] = []
-        self._here: State | None = None  # where the next turn begins, once one is over
+        self._here: Position | None = None  # where the next turn begins, once one is over
+        self._failure: Exception | None = None  # it comes after the rows that were given
 
     def close(self) -> None:
         """Close all shards."""
@@ -64,10 +191,28 @@ class InterleavedStage:
             each.stage.close()
 
     def next(self) -> Block:
-        """Read the next rows of the range whose turn it is."""
-        start = self._here
-        if start is None and self._rows_in_turn is not None:
-            start = self.get_state()
+        """Read the next rows of the range whose turn it is, or of several turns that are short."""
+        if self._rows_in_turn is None:
+            return self._next_turn()
+        start = self._position() if self._here is None else self._here
+        parts: list[Block] = []
+        num_rows = 0
+        while num_rows < _ROWS_AT_ONCE and self._failure is None:
+            try:
+                part = self._next_turn()
+            except Exception as error:  # noqa: BLE001  raised after the rows before it
+                self._failure = error
+                break
+            if not len(part):
+                break
+            parts.append(part)
+            num_rows += len(part)
+        if self._failure is not None and not parts:
+            raise self._failure
+        self._here = self._position()
+        return counted(join_blocks(parts), start, self._here)
+
+    def _next_turn(self) -> Block:
         while True:
             while len(self._open) < self._num_open and self._next < len(self._ranges):
                 self._open.append(self._open_next())
@@ -81,8 +226,7 @@ class InterleavedStage:
                 return rows.at(partial(_in_only_one, self._next, self._turn, current.number, rows.after))
             if len(rows):
                 self._turn += 1
-                end = self._here = self.get_state()
-                return counted(rows, start or end, end)
+                return rows
             current.stage.close()
             if self._next < len(self._ranges):
                 self._open[self._turn] = self._open_next()
@@ -113,7 +257,10 @@ class InterleavedStage:
 
     def get_state(self) -> State:
         """Return which ranges are open, and where they are."""
-        return {"next": self._next, "turn": self._turn, "open": [each.get_state() for each in self._open]}
+        return self._position()()
+
+    def _position(self) -> Position:
+        return partial(_side_by_side, self._next, self._turn, [each.position for each in self._open])
 
     def set_state(self, state: State) -> None:
         """Open the ranges of a state."""
@@ -126,10 +273,15 @@ class InterleavedStage:
             raise refuse("open", sorted(numbers), f"at most {self._num_open} different shards")
         self._next, self._turn = state["next"], state["turn"]
         self._open, self._here = [self._reopen(each["piece"], each) for each in state["open"]], None
+        self._failure = None
 
     def _reopen(self, number: int, position: State) -> _OpenRange:
         stage = RangeStage(self._ranges[number], self._reading, is_at_beginning=False)
         return _OpenRange(number, stage, resume(stage, position))
+
+
+def _side_by_side(following: int, turn: int, positions: Sequence[Position]) -> State:
+    return {"next": following, "turn": turn, "open": [position() for position in positions]}
 
 
 def _in_only_one(following: int, turn: int, number: int, after: PositionAfter, given: int) -> State:
@@ -142,14 +294,14 @@ class SplitStage:
     Which one of a group changes from group to group, so that no rank sees only one side of what alternates.
     """
 
-    def __init__(self, rows: Stage, *, rank: int, num_ranks: int, pads: bool, seed: int) -> None:
+    def __init__(self, rows: OpenStage, *, rank: int, num_ranks: int, pads: bool, seed: int) -> None:
         self._input, self._rank, self._num_ranks, self._pads = rows, rank, num_ranks, pads
         self._key, self._group = hash_key("split", seed), 0
         self._rest = Block()  # of the input
 
     def close(self) -> None:
         """Close the input."""
-        close(self._input)
+        self._input.close()
 
     def next(self) -> Block:
         """Read a group or more, and keep one row of each."""

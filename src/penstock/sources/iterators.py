@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from functools import partial
 from itertools import islice
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.blocks.block import Block, join_blocks
-from penstock.blocks.stage import close, resume, row_after, saved_row, skip_rows, unfit
+from penstock.blocks.stage import resume, row_after, saved_row, unfit
 from penstock.errors import ResumeError, SampleIndexError
 from penstock.order.state_fields import COUNT, check_fields
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.blocks.block import PositionAfter
-    from penstock.blocks.stage import Stage, State
+    from penstock.blocks.stage import OpenStage, Position, State
     from penstock.sources.file_versions import FilesVersion
     from penstock.types import Sample
 
@@ -37,7 +38,7 @@ class SampleIterator:
     Use it like any iterator, or take many samples at once with `take`, which costs less per sample.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: OpenStage) -> None:
         self._stage = stage
         self._is_resumed = False  # and nothing was read since
         self._block = Block()  # what is left of it, beside those that were given one by one since
@@ -57,43 +58,10 @@ class SampleIterator:
 
     def take(self, count: int) -> list[Sample]:
         """Return so many samples; fewer only where the samples end, or before an error, which the next call raises."""
-        return self._take(count, makes_samples=True).samples()
+        return self.take_block(count, makes_samples=True).samples()
 
-    def take_block(self, count: int) -> Block:
-        """Return so many rows in the form in which they come; fewer only as `take` does."""
-        return self._take(count, makes_samples=False)
-
-    def read(self) -> list[Sample]:
-        """Return the samples that are at hand, or those of the next block; nothing where the samples end."""
-        rest = self._rest()
-        return self.take(len(rest)) if len(rest) else self._read().samples()
-
-    def skip(self, count: int) -> int:
-        """Pass over so many samples; return how many there were, fewer only where the samples end."""
-        taken, self._block = self._rest().split(count)
-        skipped = len(taken)
-        if skipped < count:
-            more, self._block = skip_rows(self._stage, count - skipped)
-            skipped += more
-        return skipped
-
-    def state_dict(self) -> State:
-        """Describe the position after the sample given last, as plain JSON values."""
-        after = self._rest().after
-        return self._stage.get_state() if after is None else after(0)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a position that `state_dict` of such an iterator described; what was read ahead is forgotten."""
-        self._block, self._one_by_one, self._failure = Block(), _NOTHING, None
-        self._is_resumed = True
-        self._block = resume(self._stage, state)
-
-    def close(self) -> None:
-        """Close what is open; the iterator is of no use afterwards."""
-        close(self._stage)
-
-    def _take(self, count: int, *, makes_samples: bool) -> Block:
-        """Return so many rows; all rows of a block become samples then, since the others are likely to be wanted so."""
+    def take_block(self, count: int, *, makes_samples: bool = False) -> Block:
+        """Return so many rows in the form in which they come, or as samples that are made at once; fewer as `take`."""
         rest, parts = self._rest(), list[Block]()
         while count:
             if not len(rest):
@@ -112,6 +80,30 @@ class SampleIterator:
             parts.append(part)
             count -= len(part)
         return join_blocks(parts)
+
+    def read(self) -> list[Sample]:
+        """Return the samples that are at hand, or those of the next block; nothing where the samples end."""
+        rest = self._rest()
+        return self.take(len(rest)) if len(rest) else self._read().samples()
+
+    def state_dict(self) -> State:
+        """Describe the position after the sample given last, as plain JSON values."""
+        return self.position()()
+
+    def position(self) -> Position:
+        """Return what describes the position after the sample given last, also once more is read."""
+        after = self._rest().after
+        return partial(dict, self._stage.get_state()) if after is None else partial(after, 0)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a position that `state_dict` of such an iterator described; what was read ahead is forgotten."""
+        self._block, self._one_by_one, self._failure = Block(), _NOTHING, None
+        self._is_resumed = True
+        self._block = resume(self._stage, state)
+
+    def close(self) -> None:
+        """Close what is open; the iterator is of no use afterwards."""
+        self._stage.close()
 
     def _rest(self) -> Block:
         """Return what is left of the block that was read last."""
@@ -146,7 +138,8 @@ class RowStage:
     def close(self) -> None:
         """Close the shard."""
         chunks, self._chunks = self._chunks, iter(())
-        close(chunks)
+        if isinstance(chunks, Generator):
+            chunks.close()
 
     def next(self) -> Block:
         """Read the next samples."""
@@ -180,7 +173,7 @@ class OpensShards(Protocol):
         """Which versions of which files it reads."""
         ...
 
-    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
+    def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         """Open a shard at a row."""
         ...
 
@@ -204,12 +197,13 @@ class ShardsInTurn:
             raise SampleIndexError(f"start_shard={first} is out of range: there are {len(self._names)} shards to read")
         self._open, self._files = source.open_stage, source.files_version
         self._number, self._first_row = first, row
-        self._shard: Stage | None = None
+        self._shard: OpenStage | None = None
         self._rest = Block()  # of the shard
 
     def close(self) -> None:
         """Close the open shard."""
-        close(self._shard)
+        if self._shard is not None:
+            self._shard.close()
         self._number, self._shard, self._rest = len(self._names), None, Block()
 
     def next(self) -> Block:
@@ -221,7 +215,7 @@ class ShardsInTurn:
             if len(block):
                 assert block.after is not None  # noqa: S101
                 return block.at(partial(_inside, self._place({}), block.after))
-            close(self._shard)
+            self._shard.close()
             self._number, self._first_row, self._shard = self._number + 1, 0, None
         return Block()
 
@@ -258,35 +252,6 @@ class ShardsInTurn:
 
 def _inside(place: State, after: PositionAfter, given: int) -> State:
     return {**place, "inner": after(given)}
-
-
-class ReadRows(NamedTuple):
-    """Rows that were read together, what is left of the last block, and the error that came after them."""
-
-    rows: Block
-    rest: Block
-    error: Exception | None
-
-
-def read_rows(
-    stage: Stage, rest: Block, at_least: int, at_most: int, longest_s: float, makes_samples: bool
-) -> ReadRows:
-    """Read a few blocks; fewer if they take long, so that the first rows are handed on."""
-    parts: list[Block] = []
-    count, deadline = 0, time.perf_counter() + longest_s
-    while count < min(at_most, at_least) and not (parts and time.perf_counter() > deadline):
-        try:
-            rest = rest if len(rest) else stage.next()
-        except Exception as error:  # noqa: BLE001  raised after the rows
-            return ReadRows(join_blocks(parts), Block(), error)
-        if not len(rest):
-            break
-        part, rest = rest.split(at_most - count)
-        if makes_samples:
-            part.samples()
-        parts.append(part)
-        count += len(part)
-    return ReadRows(join_blocks(parts), rest, None)
 
 
 def in_chunks(samples: Iterable[Sample]) -> Iterator[list[Sample]]:

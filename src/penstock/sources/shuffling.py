@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.blocks.block import Block, join_blocks
-from penstock.blocks.stage import close, counted, resume
+from penstock.blocks.stage import counted, resume
 from penstock.order.keys import draw
 from penstock.order.state_fields import COUNT, check_fields, refuse
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.blocks.block import PositionAfter
-    from penstock.blocks.stage import Stage, State
-    from penstock.types import Int64Array
+    from penstock.blocks.stage import OpenStage, Position, State
+    from penstock.types import Int64Array, Sample
 
 # Stays are drawn in steps: in each of the first a sample leaves with a chance of 1 in 8. Those that are still there are
 # spread evenly over some more, so that all of them stay as long on average as they would, and none for ever.
@@ -79,10 +80,10 @@ class _Buffered:
         """Whether all rows have left."""
         return self.num_given == len(self.times)
 
-    def oldest(self) -> State:
-        """Describe the position of the first row, in the order of reading, that has not left."""
+    def oldest(self, time: int) -> Position:
+        """Return what describes the position of the first row, in the order of reading, that has not left."""
         place = int(self.places[self.num_given :].min())
-        return {"row": self.first + place, "come": int(self.comes[place]), "samples": self.after(place)}
+        return partial(_place, time, self.first + place, int(self.comes[place]), partial(self.after, place))
 
 
 class ShuffledStage:
@@ -95,7 +96,7 @@ class ShuffledStage:
         key: The randomness.
     """
 
-    def __init__(self, rows: Stage, *, num_rows: int, num_bytes: int | None = None, key: int) -> None:
+    def __init__(self, rows: OpenStage, *, num_rows: int, num_bytes: int | None = None, key: int) -> None:
         self._input, self._key, self._counts_bytes = rows, key, num_bytes is not None
         self._rest = Block()  # of the input
         # Time is what has come, in samples or in bytes; of bytes, a sample has no fewer than its part of the buffer.
@@ -110,11 +111,11 @@ class ShuffledStage:
     def close(self) -> None:
         """Close the input and let go of all samples."""
         self._blocks, self._is_over = [], True
-        close(self._input)
+        self._input.close()
 
     def next(self) -> Block:
         """Return the rows that leave next."""
-        start = self.get_state()
+        start = self._position()
         while True:
             self._time += self._at_once
             self._read_until(self._time)
@@ -125,7 +126,7 @@ class ShuffledStage:
             parts = [rows for rows, _ in taken if len(rows)]
             if parts:
                 order = np.argsort(np.concatenate([times for _, times in taken]), kind="stable")
-                return counted(join_blocks(parts).pick(order), start, self.get_state())
+                return counted(join_blocks(parts).pick(order), start, self._position())
             # Large samples are far apart in time.
             soonest = min(float(block.times[block.num_given]) for block in self._blocks)
             self._time = max(self._time, int(soonest) // self._at_once * self._at_once)
@@ -133,12 +134,11 @@ class ShuffledStage:
     def _read_until(self, time: int) -> None:
         """Read all rows that have come before a time."""
         while not self._is_over and self._come < time + self._size:
-            rows, self._rest = self._rest if len(self._rest) else self._input.next(), Block()
+            come = self._come
+            rows, ends = self._take(min(self._at_once, time + self._size - come))
             self._is_over = not len(rows)
             if self._is_over:
                 return
-            come = self._come
-            rows, self._rest, ends = self._cut(rows, min(self._at_once, time + self._size - come))
             assert rows.after is not None  # noqa: S101
             times = self._leave(ends)
             order = np.argsort(times, kind="stable")
@@ -146,17 +146,30 @@ class ShuffledStage:
             self._blocks.append(_Buffered(rows.pick(order), times[order], order, self._row, comes, rows.after))
             self._row, self._come = self._row + len(rows), int(ends[-1])
 
-    def _cut(self, rows: Block, amount: int) -> tuple[Block, Block, Int64Array]:
-        """Cut off so much: rows, what is left, and what has come with each of the rows."""
-        if not self._counts_bytes:
-            rows, rest = rows.split(amount)
-            return rows, rest, np.arange(self._come + 1, self._come + 1 + len(rows), dtype=np.int64)
+    def _take(self, amount: int) -> tuple[Block, Int64Array]:
+        """Take so much of the input, less only where it ends: rows, and what has come with each of them."""
+        parts: list[Block] = []
         ends = [self._come]
-        for sample in rows.samples():
-            ends.append(ends[-1] + max(self._least, size_of(sample)))
-            if ends[-1] - self._come >= amount:
+        left = amount
+        while left > 0:
+            rows = self._rest if len(self._rest) else self._input.next()
+            if not len(rows):
                 break
-        return *rows.split(len(ends) - 1), np.array(ends[1:], dtype=np.int64)
+            num_rows = self._count_bytes(rows.samples(), ends, self._come + amount) if self._counts_bytes else left
+            part, self._rest = rows.split(num_rows)
+            parts.append(part)
+            left = self._come + amount - ends[-1] if self._counts_bytes else left - len(part)
+        if self._counts_bytes:
+            return join_blocks(parts), np.array(ends[1:], dtype=np.int64)
+        return join_blocks(parts), np.arange(self._come + 1, self._come + 1 + amount - left, dtype=np.int64)
+
+    def _count_bytes(self, samples: list[Sample], ends: list[int], most: int) -> int:
+        """Add what has come with each sample, up to one where so much has; return how many these are."""
+        for number, sample in enumerate(samples, start=1):
+            ends.append(ends[-1] + max(self._least, size_of(sample)))
+            if ends[-1] >= most:
+                return number
+        return len(samples)
 
     def _leave(self, ends: Int64Array) -> npt.NDArray[np.float64]:
         """Draw when samples leave. All of this is exact to the bit on every machine, as orders have to be."""
@@ -168,11 +181,15 @@ class ShuffledStage:
 
     def get_state(self) -> State:
         """Return where the oldest row of the buffer is, and until when rows were given."""
+        return self._position()()
+
+    def _position(self) -> Position:
         oldest = next((block for block in self._blocks if not block.is_over), None)
         if oldest is not None:
-            return {"time": self._time, **oldest.oldest()}
-        samples = self._input.get_state() if self._rest.after is None else self._rest.after(0)
-        return {"time": self._time, "row": self._row, "come": self._come, "samples": samples}
+            return oldest.oldest(self._time)
+        after = self._rest.after
+        samples = partial(dict, self._input.get_state()) if after is None else partial(after, 0)
+        return partial(_place, self._time, self._row, self._come, samples)
 
     def set_state(self, state: State) -> None:
         """Fill the buffer as it was."""
@@ -187,6 +204,10 @@ class ShuffledStage:
             self._read_until(self._time)
         for block in self._blocks:
             block.take(self._time)
+
+
+def _place(time: int, row: int, come: int, samples: Position) -> State:
+    return {"time": time, "row": row, "come": come, "samples": samples()}
 
 
 def size_of(value: Any) -> int:

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Literal
 
 from penstock.blocks.block import Block, join_blocks
-from penstock.blocks.stage import close, counted, resume
+from penstock.blocks.stage import resume
 from penstock.blocks.worker_threads import WorkerThreads
 from penstock.errors import TransformError
 from penstock.order.state_fields import check_fields
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.blocks.block import PositionAfter
-    from penstock.blocks.stage import Stage, State
+    from penstock.blocks.stage import OpenStage, Position, State
     from penstock.sources.transforms import AnyTransform, Outcome
     from penstock.types import Sample
 
@@ -51,7 +51,7 @@ class TransformedStage:
 
     def __init__(
         self,
-        rows: Stage,
+        rows: OpenStage,
         transforms: Sequence[AnyTransform],
         describe: Describe,
         *,
@@ -67,7 +67,7 @@ class TransformedStage:
         self._num_workers, self._kind = num_workers, worker_kind
         self._executor: Executor | None = None
         self._rest = Block()  # of the input
-        self._here: State = {"input": rows.get_state()}
+        self._here: Position = partial(dict, input=rows.get_state())  # after the rows given last
         # Work under way, in order: its input, and what will come of it.
         self._under_way: deque[tuple[Block, Future[Outcome] | Outcome]] = deque()
         self._failure: Exception | None = None  # it comes after what is under way
@@ -77,7 +77,7 @@ class TransformedStage:
         self._under_way.clear()
         if self._executor is not None:
             _end(self._executor)
-        close(self._input)
+        self._input.close()
 
     def next(self) -> Block:
         """Transform the next rows, or wait for those that are under way."""
@@ -132,13 +132,11 @@ class TransformedStage:
         assert rows.after is not None  # noqa: S101
         block = Block(outcome.made)
         if outcome.ends is None:
-            end = {"input": rows.after(len(rows))}
-            block = counted(block, {"input": rows.after(0)}, end)
+            block = block.at(partial(_after_batch, rows.after, len(rows), len(block)))
         else:
-            ends = outcome.ends
-            block = block.at(partial(_after_each, self._here, rows.after, ends))
-            end = _after_each(self._here, rows.after, ends, len(block))
-        self._here = end
+            block = block.at(partial(_after_each, rows.after, outcome.ends))
+        assert block.after is not None  # noqa: S101
+        self._here = partial(block.after, len(block))
         return block
 
     def _failure_of(self, rows: Block, outcome: Outcome, error: Exception) -> TransformError:
@@ -150,7 +148,7 @@ class TransformedStage:
 
     def get_state(self) -> State:
         """Return where the input of the next samples begins."""
-        return self._here
+        return self._here()
 
     def set_state(self, state: State) -> None:
         """Go to a position of the input, and forget the work under way."""
@@ -159,7 +157,7 @@ class TransformedStage:
             if isinstance(made, Future):
                 made.cancel()
         self._under_way.clear()
-        self._failure, self._here = None, {"input": state["input"]}
+        self._failure, self._here = None, partial(dict, input=state["input"])
         self._rest = resume(self._input, state["input"])
 
 
@@ -167,10 +165,16 @@ def _end(executor: Executor) -> None:
     executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _after_each(start: State, after: PositionAfter, ends: list[int], given: int) -> State:
+def _after_batch(after: PositionAfter, num_rows: int, num_made: int, given: int) -> State:
+    if given == num_made:
+        return {"input": after(num_rows)}
+    return {"input": after(0), "given": given} if given else {"input": after(0)}
+
+
+def _after_each(after: PositionAfter, ends: list[int], given: int) -> State:
     """Describe the position after so many samples that were made of rows, by how many were made up to each row."""
     if not given:
-        return start
+        return {"input": after(0)}
     row = bisect_left(ends, given)
     if row < len(ends) and ends[row] == given:
         return {"input": after(row + 1)}

@@ -61,8 +61,9 @@ _DBFS_READ_BYTES = 1 << 20  # the most that DBFS gives or takes at once
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """What a file is: its size, and when it was changed, in milliseconds."""
+    """What a file is: its absolute path, its size, and when it was changed, in milliseconds."""
 
+    path: str
     num_bytes: int
     changed_ms: int
 
@@ -81,7 +82,7 @@ class VolumeFiles:
     def status(self, path: str) -> FileStatus:
         """Ask for the headers of a file."""
         found = self._client.files.get_metadata(path)
-        return FileStatus(int(found.content_length), _milliseconds(found.last_modified))
+        return FileStatus(path, int(found.content_length), _milliseconds(found.last_modified))
 
     def read(self, path: str, span: Span) -> tuple[FileStatus, Generator[bytes, None, None]]:
         """Read by the REST call behind the SDK's own download, which takes no ranges."""
@@ -105,7 +106,7 @@ class VolumeFiles:
         if total is None:
             found["contents"].close()
             raise RequestRefusedError(f"{path}: the workspace cannot send ranges of files")
-        status = FileStatus(total, _milliseconds(found["last-modified"]))
+        status = FileStatus(path, total, _milliseconds(found["last-modified"]))
         return status, _stream(found["contents"])
 
     def put(self, file: BinaryIO, path: str) -> None:
@@ -119,7 +120,7 @@ class VolumeFiles:
             if entry.is_directory:
                 yield entry.name, None
             else:
-                yield entry.name, FileStatus(entry.file_size, entry.last_modified)
+                yield entry.name, FileStatus(entry.path, entry.file_size, entry.last_modified)
 
     def delete(self, path: str) -> None:
         """Remove a file."""
@@ -137,7 +138,7 @@ class DbfsFiles:
         found = self._client.dbfs.get_status(path)
         if found.is_dir:
             raise ObjectNotFoundError(f"dbfs:{path} is a folder, not a file")
-        return FileStatus(found.file_size, found.modification_time)
+        return FileStatus(path, found.file_size, found.modification_time)
 
     def read(self, path: str, span: Span) -> tuple[FileStatus, Generator[bytes, None, None]]:
         """Read block by block."""
@@ -157,7 +158,7 @@ class DbfsFiles:
         """List a folder."""
         for entry in self._client.api_client.do("GET", "/api/2.0/dbfs/list", query={"path": folder}).get("files", ()):
             name = posixpath.basename(entry["path"])
-            status = FileStatus(entry["file_size"], entry.get("modification_time", 0))
+            status = FileStatus(entry["path"], entry["file_size"], entry.get("modification_time", 0))
             yield name, None if entry["is_dir"] else status
 
     def delete(self, path: str) -> None:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from penstock.errors import RequestRefusedError, StoreError
 from penstock.files import PART_SUFFIX, atomic_write, os_errors
@@ -111,6 +111,9 @@ class ResponseBody:
     chunks: Iterator[Buffer]
 
 
+OpenBody: TypeAlias = "Callable[[str, Span], AbstractContextManager[ResponseBody]]"
+
+
 class ReadsBodies(ReadsPieces, Generic[SessionT]):
     """A store whose objects are opened and read as they arrive: a subclass asks once, and here it is asked again."""
 
@@ -155,7 +158,6 @@ class ReadsBodies(ReadsPieces, Generic[SessionT]):
     def stat(self, key: str) -> ObjectInfo:
         """Describe an object."""
         check_key(key)
-        self._prepare()
         return self._ask(key, lambda session: self._describe(session, key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -164,8 +166,9 @@ class ReadsBodies(ReadsPieces, Generic[SessionT]):
         keys = {info.key: info for info in found if not info.key.endswith(PART_SUFFIX)}
         return (keys[key] for key in sorted(keys) if key.startswith(prefix))
 
-    def _prepare(self) -> None:
-        """Ask, with a patience of its own, for what every request needs."""
+    def _opener(self) -> OpenBody:
+        """Return what opens ranges of one version of the store."""
+        return self._open
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
         """Return a range of an object, and what the whole object is."""
@@ -180,12 +183,12 @@ class ReadsBodies(ReadsPieces, Generic[SessionT]):
 
     def _read_up_to(self, key: str, span: Span, etag: str | None) -> tuple[bytearray, ObjectInfo]:
         """Read a range, or what the object has of it, all of one version, through as many connections as it takes."""
-        self._prepare()
+        open_body = self._opener()
         attempts = Attempts(self.retry, self.hooks, f"reading {check_key(key)}")
         data = bytearray()
         while True:
             try:
-                with self._open(key, Span(span.begin + len(data), span.end)) as body:
+                with open_body(key, Span(span.begin + len(data), span.end)) as body:
                     check_version(key, body.info, etag)
                     etag = body.info.etag
                     for chunk in body.chunks:

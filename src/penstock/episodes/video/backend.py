@@ -33,10 +33,12 @@ class VideoFile(Protocol):
         """The frame that comes next without a seek, if that is known."""
         ...
 
-    def decode(self, first: int, last: int) -> Iterator[tuple[int, Callable[[], Any]]]:
-        """Decode from one frame to another, and all others on the way to the first: numbers, and what makes each frame.
+    def decode(
+        self, first: int, last: int, is_wanted: Callable[[int], bool] = lambda _: True
+    ) -> Iterator[tuple[int, Any]]:
+        """Decode from one frame to another, and give with them all others on the way to the first.
 
-        A frame that is not wanted need not be made.
+        A frame that nobody wants is None.
         """
         ...
 

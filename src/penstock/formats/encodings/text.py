@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.errors import ColumnTypeError
-from penstock.formats.encodings.base import Encoding, ManyEncoding
+from penstock.formats.encodings.base import Encoding
 from penstock.formats.encodings.numbers import check_number, is_bool, is_tensor, tensor_to_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class BytesEncoding(ManyEncoding):
+class BytesEncoding(Encoding):
     """Bytes as they are."""
 
     def encode(self, value: Any) -> bytes:
@@ -25,12 +25,16 @@ class BytesEncoding(ManyEncoding):
             f"expects bytes, got {type(value).__name__}: pass bytes(value), or choose another encoding"
         )
 
+    def decode(self, data: bytes) -> bytes:
+        """Return the stored bytes."""
+        return data
+
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Return the stored bytes."""
         return list(pieces)
 
 
-class StrEncoding(ManyEncoding):
+class StrEncoding(Encoding):
     """Text as UTF-8."""
 
     def encode(self, value: Any) -> bytes:
@@ -41,6 +45,10 @@ class StrEncoding(ManyEncoding):
             )
         return value.encode()
 
+    def decode(self, data: bytes) -> str:
+        """Return the text."""
+        return data.decode()
+
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Return the texts."""
         return list(map(bytes.decode, pieces))
@@ -49,7 +57,7 @@ class StrEncoding(ManyEncoding):
 _NUMPY_KINDS: dict[type, type] = {int: np.integer, float: np.floating}
 
 
-class TextualEncoding(ManyEncoding):
+class TextualEncoding(Encoding):
     """A value of one type, stored as the text that `str` makes of it."""
 
     def __init__(self, kind: type) -> None:
@@ -69,12 +77,16 @@ class TextualEncoding(ManyEncoding):
             return self._kind(number)
         raise ColumnTypeError(f"expects {wanted}, got {type(value).__name__}: pass {wanted}(value)")
 
+    def decode(self, data: bytes) -> Any:
+        """Parse the text."""
+        return self._kind(data.decode())
+
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Parse the texts, without a call for each."""
         return [self._kind(piece.decode()) for piece in pieces]
 
 
-class JsonEncoding(ManyEncoding):
+class JsonEncoding(Encoding):
     """Whatever JSON can hold. Arrays, tensors and tuples become lists; NumPy scalars become plain values."""
 
     def encode(self, value: Any) -> bytes:
@@ -83,6 +95,10 @@ class JsonEncoding(ManyEncoding):
         if "{" in text:
             _check_keys(value)
         return text.encode()
+
+    def decode(self, data: bytes) -> Any:
+        """Parse the text."""
+        return json.loads(data)
 
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Parse the texts, without a call for each."""
@@ -105,7 +121,7 @@ _LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
 def _check_keys(value: Any) -> None:
-    """Refuse keys that JSON would turn into text, and that would not be found again."""
+    """Refuse keys that JSON would turn into text, so that nobody would find them again."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):

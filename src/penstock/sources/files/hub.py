@@ -1,36 +1,125 @@
-"""`HuggingFaceShardedSource`: a dataset of the Hugging Face Hub, by its files."""
+"""`HuggingFaceShardedSource`: a dataset of the Hugging Face Hub: its files, or what the `datasets` library reads."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.blocks.worker_threads import WorkerThreads
 from penstock.cache.proxied import open_pinned
-from penstock.errors import ConfigError, NoReadableFilesError
+from penstock.cachedir.layout import user_cache_dir
+from penstock.errors import ConfigError, NoReadableFilesError, ObjectNotFoundError
+from penstock.extras import require
+from penstock.order.keys import hash_key
 from penstock.scan.detect import kind_of_name
-from penstock.scan.hub import find_in_repository
+from penstock.scan.listing import find_in_repository
 from penstock.scan.patterns import split_suffix
 from penstock.sources.base import ShardedSource
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.columnar_sources import ArrowShardedSource, ParquetShardedSource
 from penstock.sources.files.found import FoundFile, FoundFiles
-from penstock.sources.files.hub_copies import bring_copies, copy_folder
-from penstock.sources.files.hub_library import HubPart, load_with_library
 from penstock.sources.files.text_sources import CsvShardedSource, JsonShardedSource, TextShardedSource
-from penstock.sources.hf import HFDatasetShardedSource
-from penstock.storage.base import open_store, resolve_store
+from penstock.sources.memory import HFDatasetShardedSource
+from penstock.storage.base import check_key, open_store, redacted, resolve_store, safe_cause
 from penstock.storage.hub import HubStore
 from penstock.storage.hub_location import parse_hub_url
+from penstock.storage.local import LocalStore
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.blocks.stage import Stage
+    from penstock.blocks.stage import OpenStage
     from penstock.reading.source import SourceFiles
     from penstock.sources.shard_info import ShardInfo
+    from penstock.storage.base import StoreSettings
     from penstock.storage.retry import RetryPolicy
     from penstock.types import Sample
+
+
+_AT_ONCE = 4
+
+
+def copy_folder(cache_dir: str | os.PathLike[str] | None, dataset_name: str, commit: str) -> Path:
+    """Return the folder that keeps the files of a commit: they never change."""
+    root = Path(cache_dir).expanduser().absolute() if cache_dir is not None else user_cache_dir() / "hub"
+    return root / "datasets" / check_key(dataset_name) / check_key(commit)
+
+
+def bring_copies(files: FoundFiles, folder: Path) -> FoundFiles:
+    """Download the files that are not there yet, whole; they keep their names."""
+    here = LocalStore(folder)
+    threads = WorkerThreads(min(_AT_ONCE, len(files)), "penstock-download")
+    try:
+        copies = [threads.submit(_bring, file, here) for file in files]
+        return FoundFiles(each.result() for each in copies)
+    finally:
+        threads.shutdown()
+
+
+def _bring(file: FoundFile, here: LocalStore) -> FoundFile:
+    key, path = check_key(file.info.key), here.root / file.info.key
+    with suppress(ObjectNotFoundError):
+        info = here.stat(key)
+        if info.num_bytes == file.info.num_bytes:
+            return FoundFile(file.url, here, info, str(path), origin=file.info)
+    file.store.download(key, path)
+    return FoundFile(file.url, here, here.stat(key), str(path), origin=file.info)
+
+
+@dataclass(frozen=True, slots=True)
+class HubPart:
+    """A split of a subset of a dataset, at a commit."""
+
+    dataset: str
+    commit: str
+    subset: str | None
+    split: str
+
+    @property
+    def name(self) -> str:
+        """What its shard is called."""
+        return f"{self.dataset}{'' if self.subset is None else f'/{self.subset}'}:{self.split}"
+
+    def fingerprint(self, columns: Sequence[str] | None) -> str:
+        """Hash what it is: a commit never changes."""
+        chosen = None if columns is None else list(columns)
+        return f"hub-{hash_key(repr((self.dataset, self.commit, self.subset, self.split)), repr(chosen)):016x}"
+
+
+def load_with_library(
+    part: HubPart, settings: StoreSettings, cache_dir: str | os.PathLike[str] | None, *, streaming: bool
+) -> Any:
+    """Have the library open a split; it streams, or downloads and converts everything now."""
+    library = require(
+        "datasets", extra="datasets", purpose=f"{part.dataset} has no files that penstock reads itself: to read it"
+    )
+    endpoint = settings.options["endpoint"]
+    if endpoint != library.config.HF_ENDPOINT.rstrip("/"):
+        raise ConfigError(
+            f"{part.dataset} is left to the datasets library, which asks {library.config.HF_ENDPOINT}: set the"
+            f" environment variable HF_ENDPOINT to {endpoint} before Python starts"
+        )
+    try:
+        return library.load_dataset(
+            part.dataset,
+            part.subset,
+            split=part.split,
+            streaming=streaming,
+            cache_dir=cache_dir,
+            revision=part.commit,
+            token=settings.options["token"] or False,
+        )
+    except (library.exceptions.DatasetsError, ValueError, OSError, RuntimeError) as error:
+        raise ConfigError(
+            f"{part.dataset} has no files that penstock reads itself, and the datasets library cannot read them:"
+            f" {redacted(str(error))}",
+            dataset=part.dataset,
+        ) from safe_cause(error)
+
 
 _JSON_SUFFIXES = (".json",)  # a file of settings as often as one of data: read only where there is nothing else
 
@@ -128,7 +217,7 @@ class HuggingFaceShardedSource(ShardedSource):
         """Name the files, if a stream can read them in place."""
         return self._read.as_files()
 
-    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
+    def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         """Open a file at a row."""
         return self._read.open_stage(shard_name, row)
 

@@ -10,14 +10,13 @@ from penstock.errors import ConfigError
 from penstock.order.keys import hash_key
 from penstock.order.quota import exact_shares
 from penstock.sources.base import ShardedSource, as_source
-from penstock.sources.mix.plan import find_end, first_phase
-from penstock.sources.mix.stage import ByTokens, Feed, MixedStage
+from penstock.sources.mix.stage import ByTokens, Feed, MixedStage, find_end, first_phase
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
-    from penstock.blocks.stage import Stage
+    from penstock.blocks.stage import OpenStage
     from penstock.sources.base import GivesSource
-    from penstock.sources.mix.plan import Segments
+    from penstock.sources.mix.stage import Segments
     from penstock.sources.mix.weights import WeightScheduler
 
 StopStrategy = Literal["restart", "first_exhausted", "all_exhausted"]
@@ -117,7 +116,7 @@ class MixedShardedSource(ShardedSource):
         shares = self._segments[0][1]
         return [sum(total or 0 for total, share in zip(totals, shares, strict=True) if share)]
 
-    def open_stage(self, shard_name: str, row: int = 0) -> Stage:
+    def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         """Open the mix at one of its samples."""
         stage = MixedStage(
             self._feeds(),

@@ -1,41 +1,164 @@
-"""The samples of a mix: feeds, each a source that is read again and again, and the stage that takes from them."""
+"""The samples of a mix: which source is next, by arithmetic; the sources, each read again and again; and the stage."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from penstock.blocks.block import Block
-from penstock.blocks.stage import check_row, close, resume
+from penstock.blocks.stage import check_row, resume
 from penstock.errors import EmptyDatasetError, MissingColumnError
 from penstock.order.keys import hash_key, permutation
-from penstock.order.quota import exact_shares
+from penstock.order.quota import QuotaMix, exact_shares
 from penstock.order.state_fields import COUNT, MOST, check_fields, refuse
+from penstock.outside_text import Bounded
 from penstock.sources.iterators import ShardsInTurn
-from penstock.sources.mix.plan import (
-    MIX_FIELDS,
-    find_end,
-    first_phase,
-    make_phase,
-    phase_at,
-    phase_without,
-    read_fractions,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.blocks.block import PositionAfter
-    from penstock.blocks.stage import State
+    from penstock.blocks.stage import Position, State
     from penstock.sources.base import ShardedSource
-    from penstock.sources.mix.plan import MixPhase, Segments
     from penstock.sources.mix.weights import WeightScheduler
     from penstock.types import Int64Array, Sample
+
+    Segments = Sequence[tuple[int, tuple[Fraction, ...]]]
+
+_PHASE = {"start": COUNT, "sources": [str], "before": [COUNT], "taken": [COUNT]}
+MIX_FIELDS = {"at": COUNT, "feeds": {str: dict}, "phase?": _PHASE, "tokens?": COUNT, "weights?": [str], "owed?": [str]}
+_FRACTION = Bounded(r"-?[0-9]{1,100}(/[1-9][0-9]{0,99})?", 202)
+
+
+@dataclass(frozen=True, slots=True)
+class MixPhase:
+    """From where on a mix consists of which sources; what each had given before; and the mix itself."""
+
+    start: int
+    sources: tuple[int, ...]
+    before: tuple[int, ...]  # of all sources, also of those that have left
+    mix: QuotaMix
+
+    def labels(self, position: int, count: int) -> Int64Array:
+        """Return the source of each of some positions in a row."""
+        labels = self.mix.labels(position - self.start, count)
+        return labels if len(self.sources) == len(self.before) else _as_array(self.sources)[labels]
+
+    def taken(self, position: int) -> list[int]:
+        """Count what each source has given before a position."""
+        taken = list(self.before)
+        for source, count in zip(self.sources, self.mix.taken(position - self.start), strict=True):
+            taken[source] += count
+        return taken
+
+
+def first_phase(segments: Segments, seed: int) -> MixPhase | None:
+    """Begin with all sources."""
+    count = len(segments[0][1])
+    return make_phase(segments, 0, range(count), (0,) * count, seed)
+
+
+def phase_without(phase: MixPhase, segments: Segments, position: int, source: int, seed: int) -> MixPhase | None:
+    """Go on from a position without one more source; None if nobody with a weight is left."""
+    return make_phase(
+        segments,
+        position,
+        tuple(each for each in phase.sources if each != source),
+        tuple(phase.taken(position)),
+        seed,
+    )
+
+
+def make_phase(
+    segments: Segments,
+    start: int,
+    sources: Sequence[int],
+    before: Sequence[int],
+    seed: int,
+    owed: Sequence[Fraction] | None = None,
+) -> MixPhase | None:
+    """Mix some sources from a position on; None if none of them has a weight from there on.
+
+    `owed` is what all sources should have given before, and have not.
+    """
+    later = [(max(0, at - start), shares) for at, shares in segments]
+    first = max(number for number, (at, _) in enumerate(later) if at == 0)
+    kept = []
+    for at, shares in later[first:]:
+        among = [shares[source] for source in sources]
+        if not sum(among):  # where nobody who is left has a weight, all who are left have the same
+            among = [Fraction(int(any(others[source] for _, others in later[first:]))) for source in sources]
+        if not sum(among):
+            return None
+        kept.append((at, exact_shares(among)))
+    due = None if owed is None else [owed[source] for source in sources]
+    mix = QuotaMix(kept, key=hash_key("mix", seed, start), before=due)
+    return MixPhase(start, tuple(sources), tuple(before), mix)
+
+
+def phase_at(
+    at: int, saved: Mapping[str, Any], segments: Segments, names: Sequence[str], seed: int, owed: Any
+) -> MixPhase | None:
+    """Make the phase of a state, whose counts have to be those that its weights lead to."""
+    start, sources, before, taken = (saved[name] for name in _PHASE)
+    if not sources or len(set(sources)) < len(sources) or not set(sources) <= set(names):
+        raise refuse("sources", sources, f"some of {', '.join(names)}")
+    if (len(before), len(taken)) == (len(names), len(sources)) and (sum(before), sum(taken)) == (start, at - start):
+        phase = make_phase(segments, start, [names.index(each) for each in sources], before, seed, owed)
+        if phase is None or phase.mix.know(at - start, taken):
+            return phase
+    raise refuse("phase", saved, "counts of all sources that follow from their weights")
+
+
+def read_fractions(saved: Mapping[str, Any], name: str, count: int) -> list[Fraction]:
+    """Read weights, or what sources are owed, from a state."""
+    values = saved.get(name) or []
+    fractions = list(map(Fraction, values)) if all(map(_FRACTION.fullmatch, values)) else []
+    if len(fractions) != count or (name == "weights" and (min(fractions) < 0 or sum(fractions) != 1)):
+        raise refuse(name, values, f"{count} fractions")
+    return fractions
+
+
+def find_end(phase: MixPhase, totals: Sequence[int | None]) -> tuple[int, int] | None:
+    """Find where the first source has nothing more to give though it is its turn: the position, and the source."""
+    found: tuple[int, int] | None = None
+    for source in phase.sources:
+        total = totals[source]
+        if total is None:
+            continue
+        end = _turn_after(phase, source, total)
+        if end is not None and (found is None or end < found[0]):
+            found = end, source
+    return found
+
+
+def _turn_after(phase: MixPhase, source: int, total: int) -> int | None:
+    """Return the position at which a source would give its sample number `total`, if it ever comes to that."""
+    place = phase.sources.index(source)
+    needed = total - phase.before[source]
+    position = phase.mix.first_after(place, needed)
+    if position is None:
+        return None
+    # Its share reaches that much there, and it has given it then, or does so at one of the turns before.
+    low, high = 0, position
+    while low < high:
+        middle = (low + high) // 2
+        if phase.mix.taken(middle)[place] > needed:
+            high = middle
+        else:
+            low = middle + 1
+    return phase.start + low - 1
+
+
+def _as_array(sources: tuple[int, ...]) -> Int64Array:
+    return np.array(sources, np.int64)
+
 
 SOURCE_FIELD = "__source__"
 _FEED_FIELDS = {"epoch": COUNT, "given": COUNT, "samples?": dict}
@@ -53,7 +176,7 @@ class Feed:
         self._given = 0  # in this epoch
         self._shards: ShardsInTurn | None = None
         self._rest = Block()  # rows that were read
-        self._here: State = {"epoch": 0, "given": 0, "samples": None}  # after the sample given last
+        self._here: Position = partial(dict, epoch=0, given=0, samples=None)  # after the sample given last
 
     @property
     def num_at_hand(self) -> int:
@@ -82,7 +205,7 @@ class Feed:
         assert rows.after is not None  # noqa: S101
         after = partial(_in_epoch, rows.after, self._epoch, self._given)
         self._given += count
-        self._here = after(count)
+        self._here = partial(after, count)
         if not self._source.makes_new_samples:
             return [{**sample, SOURCE_FIELD: self.name} for sample in rows.samples()], after
         for sample in rows.samples():
@@ -111,14 +234,16 @@ class Feed:
         ends = list(accumulate(lengths if order is None else [lengths[number] for number in order]))
         first = bisect_right(ends, self._given)
         self._shards = ShardsInTurn(self._source, order, first, self._given - (ends[first - 1] if first else 0))
-        self._here = {"epoch": self._epoch, "given": self._given, "samples": self._shards.get_state()}
+        self._here = partial(dict, epoch=self._epoch, given=self._given, samples=self._shards.get_state())
 
     def close(self) -> None:
         """Close what is open."""
-        close(self._shards)
+        if self._shards is not None:
+            self._shards.close()
 
-    def get_state(self) -> State:
-        """Describe where the source is."""
+    @property
+    def position(self) -> Position:
+        """What describes where the source is."""
         return self._here
 
     def set_state(self, state: Mapping[str, object]) -> None:
@@ -130,7 +255,7 @@ class Feed:
         self.close()
         # Where samples were begun there are some, whatever a damaged state says: the source is not taken for empty.
         self._epoch, self._given, self._shards = epoch, max(known["given"], inner is not None), None
-        self._rest, self._here = Block(), known
+        self._rest, self._here = Block(), partial(dict, known)
         if inner is not None:
             self._shards = self._open()
             self._rest = resume(self._shards, inner)
@@ -280,7 +405,7 @@ class MixedStage:
         return make_phase(self._segments, self._at, phase.sources, taken, self._seed, owed)
 
     def _place(self) -> _Place:
-        feeds = {feed.name: feed.get_state() for feed in self._feeds}
+        feeds = {feed.name: feed.position for feed in self._feeds}
         tokens = None if self._by_tokens is None else self._tokens
         return _Place(self._at, self._taken, feeds, self._phase, tokens, self._segments[0][1], self._owed)
 
@@ -311,7 +436,7 @@ class _Place(NamedTuple):
 
     at: int
     taken: Int64Array  # of each feed before
-    feeds: Mapping[str, State]
+    feeds: Mapping[str, Position]
     phase: MixPhase | None
     tokens: int | None  # None: weights do not follow them
     weights: Sequence[Fraction]
@@ -320,7 +445,7 @@ class _Place(NamedTuple):
     def state(self) -> State:
         """Describe it as plain values."""
         phase, names = self.phase, list(self.feeds)
-        state: State = {"at": self.at, "feeds": dict(self.feeds)}
+        state: State = {"at": self.at, "feeds": {name: position() for name, position in self.feeds.items()}}
         if phase is None:
             return {**state, "phase": None}
         taken = self.taken.tolist()
@@ -349,7 +474,7 @@ def _after_samples(
         return start.state()
     names = list(place.feeds)
     counts = np.bincount(labels[:given], minlength=len(names))
-    feeds = {names[source]: after(int(counts[source])) for source, after in moving.items() if counts[source]}
+    feeds = {names[source]: partial(after, int(counts[source])) for source, after in moving.items() if counts[source]}
     moved = place._replace(at=place.at + given, taken=place.taken + counts, feeds={**place.feeds, **feeds})
     return (moved if tokens is None else moved._replace(tokens=tokens[given])).state()
 

@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.sources.pack.documents import join_documents, prepare_document
-from penstock.sources.pack.placement import best_fit, cut_into_rows, pool
-from penstock.sources.pack.rows import RowOptions, make_rows
+from penstock.sources.pack.rows import (
+    RowOptions,
+    best_fit,
+    cut_into_rows,
+    join_documents,
+    make_rows,
+    pool,
+    prepare_document,
+)
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from penstock.sources.pack.documents import Document
-    from penstock.sources.pack.placement import Placement
+    from penstock.sources.pack.rows import Document, Placement
     from penstock.types import Int64Array
 
 

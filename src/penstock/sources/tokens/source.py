@@ -8,9 +8,8 @@ import numpy as np
 
 from penstock.errors import ConfigError, DataError, MissingColumnError
 from penstock.sources.base import TransformedShardedSource
-from penstock.sources.fields import RenameFields
 from penstock.sources.tokens.tokenizers import BatchEncoder, TokenizerConfig, load_tokenizer, tokenizer_hash
-from penstock.sources.transforms import BatchTransform, ChainedTransform, MapTransform
+from penstock.sources.transforms import BatchTransform, ChainedTransform, MapTransform, RenameFields
 from penstock.units import check_whole
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""Anything that gives rows → a dataset, by named tasks that any engine may run."""

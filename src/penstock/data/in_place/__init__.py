@@ -1,0 +1,1 @@
+"""Streams of files that other programs wrote: what is asked for, and how those of this machine are read."""
