@@ -65,8 +65,8 @@ def decode(root: Path, num_open: int) -> float:
     for _ in range(_FRAMES_OF_EACH):
         for file in files:
             number = int(rng.integers(len(file.index)))
-            for _, frame in file.decode(number, number):
-                last = frame
+            for _, make in file.decode(number, number):
+                last = make()
             rgb.convert(last)
     return private_mb() - before
 

@@ -101,8 +101,8 @@ class Loops:
         return count
 
     def _decode(self, file: PyavFile, number: int) -> None:
-        for _, frame in file.decode(number, number):
-            last = frame
+        for _, make in file.decode(number, number):
+            last = make()
         pixels = self._rgb.reformat(last, format="rgb24", threads=1).to_ndarray()
         torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, 0)))
 

@@ -33,7 +33,7 @@ for read in (open_file, map_file):
 
 
 def test_a_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
-    """Also one that somebody put there after it was looked at."""
+    """Also one that was put there after it was looked at."""
     os.mkfifo(tmp_path / "x")
     command = [sys.executable, "-c", SWAPPED, str(tmp_path / "x")]
     run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)

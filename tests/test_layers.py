@@ -49,7 +49,7 @@ BELOW_DATA = {
     "cache",
     "reading",
 }
-BELOW_PIPELINE = BELOW_DATA | {"publish", "data", "sources", "episodes", "loaders", "convert", "sim"}
+BELOW_PIPELINE = BELOW_DATA | {"publish", "data", "sources", "episodes", "loaders", "pipeline", "conversion", "sim"}
 MAY_IMPORT: dict[str, set[str]] = {
     "order": set(),
     "blocks": {"order"},
@@ -70,9 +70,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "as_streaming": BELOW_PIPELINE,
     "as_easydata": {"loaders", "sources"},
     "loaders": {"order", "blocks", "reading", "data", "sources"},
-    "convert": {"publish", "data", "sources"},
     "sim": {"order", "index", "cache"},
     "pipeline": BELOW_PIPELINE,
+    "conversion": BELOW_PIPELINE,
     "recipes": BELOW_PIPELINE,
     "cli": BELOW_PIPELINE | {"pipeline", "recipes", "viewer"},
     "viewer": BELOW_PIPELINE | {"pipeline", "recipes"},

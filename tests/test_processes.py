@@ -1,4 +1,4 @@
-"""Each process has its own: made once whoever asks, never shared over a fork, never pickled."""
+"""Each process has its own: made once for all that ask, never shared over a fork, never pickled."""
 
 from __future__ import annotations
 

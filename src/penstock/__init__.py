@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from penstock.caching import list_cache as list_cache
     from penstock.caching import prune_cache as prune_cache
     from penstock.caching import warm_cache as warm_cache
+    from penstock.conversion.convert import ConvertReport as ConvertReport
+    from penstock.conversion.convert import convert as convert
+    from penstock.counters import Stats as Stats
     from penstock.data.dataset import StreamingDataset as StreamingDataset
     from penstock.data.local import LocalDataset as LocalDataset
-    from penstock.data.stats import Stats as Stats
     from penstock.data.stream import Stream as Stream
     from penstock.errors import PenstockError as PenstockError
     from penstock.errors import TransformError as TransformError
@@ -37,11 +39,11 @@ if TYPE_CHECKING:
     from penstock.pipeline import save_dataset as save_dataset
     from penstock.pipeline import tokenize_and_save as tokenize_and_save
     from penstock.publish.merge_index import merge_index as merge_index
-    from penstock.publish.writers import CSVWriter as CSVWriter
-    from penstock.publish.writers import JSONWriter as JSONWriter
-    from penstock.publish.writers import MDSWriter as MDSWriter
-    from penstock.publish.writers import TSVWriter as TSVWriter
-    from penstock.publish.writers import XSVWriter as XSVWriter
+    from penstock.publish.writer import CSVWriter as CSVWriter
+    from penstock.publish.writer import JSONWriter as JSONWriter
+    from penstock.publish.writer import MDSWriter as MDSWriter
+    from penstock.publish.writer import TSVWriter as TSVWriter
+    from penstock.publish.writer import XSVWriter as XSVWriter
     from penstock.robots import *
     from penstock.robots import LeRobotWriter as LeRobotWriter
     from penstock.robots import StreamingLeRobotDataset as StreamingLeRobotDataset

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from penstock.cache.cleanup import clear_cache as clear_cache
     from penstock.cache.cleanup import prune_cache as prune_cache
     from penstock.cache.contents import list_cache as list_cache
-    from penstock.data.warm import warm_cache as warm_cache
+    from penstock.data.look import warm_cache as warm_cache
 else:
     from penstock.lazy_names import lazy_names
 

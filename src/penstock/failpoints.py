@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "PENSTOCK_FAILPOINT"
@@ -40,15 +41,7 @@ def failpoint(point: str) -> None:
     name, _, option = wanted.partition(":")
     if name != point:
         return
-    marker = option.removeprefix("once=")
-    if option and not _is_first(Path(marker)):
-        return
-    signal.raise_signal(signal.SIGKILL)
-
-
-def _is_first(marker: Path) -> bool:
-    try:
-        marker.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
+    with suppress(FileExistsError):
+        if option:
+            Path(option.removeprefix("once=")).touch(exist_ok=False)
+        signal.raise_signal(signal.SIGKILL)

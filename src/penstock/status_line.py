@@ -1,4 +1,4 @@
-"""A line on the terminal that is written over in place: the one way in which progress is shown."""
+"""A line on the terminal that is written over in place, and what shows on it how far a piece of work is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import sys
 import time
 from typing import TextIO
+
+from penstock.units import format_bytes
 
 _INTERVAL_S = 0.2
 _ERASE_REST = "\x1b[K"
@@ -49,3 +51,55 @@ class StatusLine:
         if self._is_shown:
             self.show("")
             self._is_shown = False
+
+
+class Bar:
+    """Counts how far a piece of work is; shows nothing of it."""
+
+    def __init__(self) -> None:
+        self.count = self.num_bytes = 0
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long it goes on."""
+        return time.monotonic() - self._began
+
+    def add(self, count: int, num_bytes: int = 0) -> None:
+        """Show that so much more is done."""
+        self.update(self.count + count, self.num_bytes + num_bytes)
+
+    def update(self, count: int, num_bytes: int) -> None:
+        """Show that so much is done."""
+        self.count, self.num_bytes = count, num_bytes
+        self.show()
+
+    def show(self) -> None:
+        """Show how far it is."""
+
+    def close(self, *, is_whole: bool = True) -> None:
+        """Show the end, and leave it there."""
+
+
+class ProgressBar(Bar):
+    """A line with samples, bytes and rates."""
+
+    def __init__(self, label: str, stream: TextIO | None = None) -> None:
+        super().__init__()
+        self._label, self._line = label, StatusLine(stream)
+
+    def show(self) -> None:
+        """Show the sums, unless they were shown a moment ago."""
+        if self._line.is_due():
+            self._line.show(f"{self._label}: {progress_line(self.count, self.num_bytes, self.seconds)}")
+
+    def close(self, *, is_whole: bool = True) -> None:  # noqa: ARG002
+        """Show the sums, and end the line."""
+        self._line.show(f"{self._label}: {progress_line(self.count, self.num_bytes, self.seconds)}", "\n")
+
+
+def progress_line(num_samples: int, num_bytes: int, elapsed_s: float) -> str:
+    """Return samples, bytes and rates in words."""
+    rate = num_samples / elapsed_s if elapsed_s > 0 else 0.0
+    speed = num_bytes / elapsed_s if elapsed_s > 0 else 0.0
+    return f"{num_samples:,} samples, {format_bytes(num_bytes)}, {rate:,.0f} samples/s, {format_bytes(speed)}/s"

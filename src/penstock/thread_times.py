@@ -23,23 +23,19 @@ class _ThreadTimes(threading.local):
 thread_times = _ThreadTimes()
 
 
-class _Waiting:
+class _Timed:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
     def __enter__(self) -> None:
         thread_times.begun_ns = perf_counter_ns()
 
     def __exit__(self, *_: object) -> None:
-        thread_times.waiting_ns += perf_counter_ns() - thread_times.begun_ns
+        passed_ns = perf_counter_ns() - thread_times.begun_ns
+        setattr(thread_times, self._name, getattr(thread_times, self._name) + passed_ns)
 
 
-class _Decoding:
-    def __enter__(self) -> None:
-        thread_times.begun_ns = perf_counter_ns()
-
-    def __exit__(self, *_: object) -> None:
-        thread_times.decoding_ns += perf_counter_ns() - thread_times.begun_ns
-
-
-waiting, decoding = _Waiting(), _Decoding()  # for `with`; one never stands within another
+waiting, decoding = _Timed("waiting_ns"), _Timed("decoding_ns")  # for `with`; one never stands within another
 
 
 @contextmanager

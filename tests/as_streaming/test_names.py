@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock.as_streaming
-from penstock.as_streaming.names import INSTEAD, NAMES
+from penstock.as_streaming.modules import INSTEAD, NAMES
 from penstock.errors import NotProvidedError
 
 if TYPE_CHECKING:

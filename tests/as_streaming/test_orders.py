@@ -11,7 +11,7 @@ import pytest
 
 import penstock.as_streaming  # noqa: F401
 from penstock import Stream, StreamingDataset
-from penstock.as_streaming.world import World
+from penstock.as_streaming.ranks import World
 from penstock.errors import ConfigError
 from tests.streaming import ids_of, write_samples
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import CSVWriter, JSONWriter, MDSWriter
-from penstock.as_streaming.readers import Reader, reader_from_json
+from penstock.as_streaming.helpers import Reader, reader_from_json
 from penstock.errors import BadIndexError, UnsafeTypeError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 import penstock.as_streaming  # noqa: F401
 from penstock import Stream
-from penstock.as_streaming.registries import (
+from penstock.as_streaming.helpers import (
     construct_from_registry,
     create_registry,
     import_file,

@@ -123,7 +123,7 @@ def test_in_the_users_own_cache_the_folder_goes_too(tmp_path: Path, own_cache: P
     theirs = Dataset(other.remote, default_directory(str(other.remote), None), other.index)
     fill(mine)
     fill(theirs)
-    (theirs.local / "notes.txt").write_text("whoever put it there")
+    (theirs.local / "notes.txt").write_text("put there by the user")
     assert len(list_cache()) == 2
     assert clear_cache(data.remote).removed_bytes == 600_000
     assert not mine.local.exists()

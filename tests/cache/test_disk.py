@@ -93,7 +93,7 @@ def test_what_is_expected_stays_and_what_is_idle_goes(
 
 
 def test_shards_that_a_dataset_keeps_open_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a limit they all stay open: they are given up, since nobody needs them this moment."""
+    """Without a limit they all stay open: they are given up, since they are not needed this moment."""
     with MDSWriter(
         out=tmp_path / "remote", columns={"id": "int", "x": "bytes"}, compression="zstd", size_limit=250_000
     ) as writer:

@@ -156,7 +156,7 @@ def test_what_an_earlier_job_fetched_counts(tmp_path: Path, runtime: Path) -> No
             check_shard(cache, shard)
     assert not left_over(runtime)
     written_ns = (data.local / "clip").stat().st_mtime_ns
-    os.utime(data.local / "clip", ns=(0, written_ns))  # nobody wants it since long
+    os.utime(data.local / "clip", ns=(0, written_ns))  # it was not wanted for long
     assert bytes_used(data) == 700_000
     with data.cache(limit_bytes=400_000) as cache:
         check_shard(cache, data.shards[5])

@@ -1,4 +1,4 @@
-"""A server that sends far more than it was asked for fills nobody's memory."""
+"""A server that sends far more than it was asked for fills no memory."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def most_bytes(pid: int) -> int:
         ("ADDRESS/bucket", {"headers": {"X-Api-Key": "k"}}),
         ("s3://bucket", {"anon": True, "endpoint_url": "ADDRESS", "region": "us-east-1"}),
     ],
-    ids=["web server", "web server with headers", "bucket at an address of somebody"],
+    ids=["web server", "web server with headers", "bucket at a strange address"],
 )
 def test_what_was_not_asked_for_is_not_kept(
     flood: tuple[Flood, str], tmp_path: Path, runtime: Path, url: str, options: dict[str, Any]

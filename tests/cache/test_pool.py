@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.errors import StoreError, StoreTimeoutError
-from penstock.fetcher.pieces import LOWEST, MOST_AT_ONCE, PartFile, PieceOwner, PiecePool
+from penstock.fetcher.pieces import LOWEST, MOST_AT_ONCE, PartFile, PieceOwner, PiecePool, StoreHandle
 from penstock.fetcher.reads import AwaitedPieces
-from penstock.fetcher.store_handles import StoreHandle
 from penstock.storage.base import open_store
 from tests.cache.kit import wait_until
 

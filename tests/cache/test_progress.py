@@ -21,10 +21,8 @@ from penstock.cache import progress
 from penstock.cache.progress import LongWait, describe, leave_lines_to_others, single_progress_line, wait_line
 from penstock.cache.proxied import open_proxied
 from penstock.cachedir.items import item_of_shard
-from penstock.errors import (
-    StoreError,
-)
-from penstock.fetcher.scheduler import Scheduler
+from penstock.errors import StoreError
+from penstock.fetcher.main import open_scheduler
 from penstock.status_line import StatusLine
 from penstock.storage.base import resolve_store
 from penstock.storage.retry import RetryPolicy
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from penstock.fetcher.scheduler import Scheduler
 
 REPORT = Progress(name="shard.00012.mds", num_bytes=1 << 20, total_bytes=4 << 20, num_wanted=9, state="running")
 
@@ -72,7 +71,7 @@ def test_a_terminal_shows_it_after_a_moment_and_is_clean_afterwards(clock: Simpl
 def test_elsewhere_it_is_a_line_in_the_log_every_few_seconds(
     clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with wait_line("shard 13/99") as show, wait_line(None) as again:
+    with wait_line("shard 13/99", "a shard") as show, wait_line(None, "a shard") as again:
         for _ in range(21):
             show(REPORT)
             again(REPORT)  # another thread of this process, say
@@ -94,11 +93,11 @@ class NotebookStream(io.StringIO):
 def test_in_a_notebook_it_is_whole_lines_without_control_characters(
     clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has set up logging there, so Python writes warnings to whatever is standard error at that moment."""
+    """Logging is not set up there, so Python writes warnings to whatever is standard error at that moment."""
     monkeypatch.setattr(logging.getLogger("penstock.cache"), "propagate", False)  # past the handlers of these tests
     stream = NotebookStream()
     monkeypatch.setattr("sys.stderr", stream)
-    with wait_line("shard 13/99") as show:
+    with wait_line("shard 13/99", "a shard") as show:
         for _ in range(9):
             show(REPORT)
             clock.now += 1
@@ -114,13 +113,13 @@ def test_many_short_waits_for_one_batch_are_a_long_one(
 ) -> None:
     with single_progress_line():
         for _ in range(4):
-            with wait_line(None) as show:
+            with wait_line(None, "a shard") as show:
                 clock.now += 1
                 show(REPORT)
     assert len(caplog.messages) == 1
     clock.now += 60
     for _ in range(4):  # with batches between them they are short
-        with wait_line(None) as show:
+        with wait_line(None, "a shard") as show:
             clock.now += 1
             show(REPORT)
     assert len(caplog.messages) == 1
@@ -128,7 +127,7 @@ def test_many_short_waits_for_one_batch_are_a_long_one(
 
 def test_of_several_workers_one_speaks(clock: SimpleNamespace, caplog: pytest.LogCaptureFixture) -> None:
     leave_lines_to_others()
-    with wait_line(None) as show:
+    with wait_line(None, "a shard") as show:
         clock.now += 60
         show(REPORT)
     assert not caplog.messages
@@ -232,7 +231,7 @@ def late_server(folder: Path | None = None) -> Iterator[ThreadingHTTPServer]:
 
 @contextmanager
 def asked_scheduler(data: Dataset, url: str) -> Iterator[Scheduler]:
-    scheduler = Scheduler()
+    scheduler = open_scheduler()
     scheduler.register((1, 1), [CachedStream(directory=data.local, store=resolve_store(url))], None)
     try:
         yield scheduler

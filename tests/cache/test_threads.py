@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import MDSWriter
-from penstock.fetcher.pieces import ElasticThreads
+from penstock.fetcher.server import ElasticThreads
 from tests.cache.kit import fetcher_pids, finish, start_client, wait_until
 from tests.servers.faults import FaultProxy, Faults
 

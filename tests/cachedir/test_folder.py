@@ -1,4 +1,4 @@
-"""Files of the user's own, of other people, and of nobody: what a cache leaves alone, and what it does not trust."""
+"""Files of the user, of others, and of unknown origin: what a cache leaves alone, and what it does not trust."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_another_reader_left_is_used_and_stays(tmp_path: Path) -> None:
     for path in (tmp_path / "remote").iterdir():
         (tmp_path / "local" / path.name).write_bytes(path.read_bytes())
     before = {path.name: path.stat().st_ino for path in (tmp_path / "local").iterdir()}
-    for limit in (None, 1000):
+    for limit in (None, 3000):
         with StreamingDataset(remote=tmp_path / "remote", local=tmp_path / "local", cache_limit=limit) as dataset:
             assert [int(sample["x"][0]) for sample in dataset] == list(range(60))
             assert dataset.stats().downloads == 1  # the index
@@ -166,7 +166,7 @@ def test_a_control_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["editions", "editions/0123456789abcdef01234567", "ledger.jsonl", "boots.jsonl"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_control_folder_that_holds_links_or_pipes_is_refused(tmp_path: Path, name: str, kind: str) -> None:
-    """A cache that came with somebody's archive: nothing elsewhere is deleted or written to, and nobody waits."""
+    """A cache that came with an archive: nothing elsewhere is deleted or written to, and nothing is waited for."""
     data = write_dataset(tmp_path)
     (tmp_path / "outside/precious").mkdir(parents=True)
     (tmp_path / "outside/precious/index.json").write_text("thesis")
@@ -261,9 +261,9 @@ def test_room_is_taken_as_bytes_arrive_and_not_before(tmp_path: Path) -> None:
     with run_script(answer) as server:
         dataset = StreamingDataset(remote=f"{server.url}/data", local=tmp_path / "cache", download_retry=0)
         with dataset:
-            table = dataset._opened.table
-            assert table is not None
-            table.cache.expect([(0, shard, shard) for shard in range(40)])
+            cache = dataset._opened.cache
+            assert cache is not None
+            cache.expect([(0, shard, shard) for shard in range(40)])
             for _ in range(8):
                 assert asked.acquire(timeout=30)
             assert disk_used(tmp_path / "cache") < 1_000_000

@@ -57,7 +57,7 @@ def test_temporary_files_name_their_stripe(tmp_path: Path) -> None:
 
 
 def test_relative_folders_are_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The fetcher stands elsewhere than whoever started it."""
+    """The fetcher stands elsewhere than the process that started it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PENSTOCK_CACHE_DIR", "cache")
     monkeypatch.setenv("PENSTOCK_RUNTIME_DIR", "run")

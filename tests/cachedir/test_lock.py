@@ -71,7 +71,7 @@ def test_a_lock_on_a_file_that_lost_its_name_is_none(tmp_path: Path) -> None:
     old = try_hold(path)
     assert old is not None
     assert is_still_at(path, os.fstat(old.number))
-    path.unlink()  # somebody deleted the whole folder
+    path.unlink()  # the whole folder was deleted
     assert not is_still_at(path, os.fstat(old.number))
     new = try_hold(path)
     assert new is not None

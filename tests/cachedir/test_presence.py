@@ -29,7 +29,7 @@ def test_a_shard_is_known_by_every_one_of_its_files(
     files: list[FileStamp], is_apart: bool, data: st.DataObject
 ) -> None:
     stamp = ShardStamp.of(files, is_apart=is_apart)
-    assert stamp.is_known
+    assert stamp.place
     assert stamp.is_of(files)
     number = data.draw(st.integers(0, len(files) - 1))
     changed = files[number]

@@ -1,4 +1,4 @@
-"""The fetcher is killed at every named moment: nobody reads a torn shard, nobody hangs, nothing is left behind."""
+"""The fetcher is killed at every named moment: no torn shard is read, nothing hangs, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def check_disk(folder: Path) -> None:
             if path.exists():
                 assert path.read_bytes() == content(path.name, part.raw.num_bytes)
                 total += part.raw.num_bytes
-    assert total <= 600_000 + 200_000  # one shard may be on its way out
+    assert total <= 600_000 + 200_000  # one shard may be about to go
 
 
 def test_the_next_job_uses_what_is_there(tmp_path: Path, runtime: Path) -> None:

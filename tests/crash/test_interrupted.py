@@ -76,7 +76,7 @@ def start(*command: object, **variables: str) -> subprocess.Popen[str]:
 
 
 def interrupt(process: subprocess.Popen[str], places: Path, *, whom: str = "all") -> list[str]:
-    """Interrupt a program or all of its group, and give what it complained; nobody may stay behind."""
+    """Interrupt a program or all of its group, and return what it complained of; no process may stay behind."""
     if whom == "all":
         os.killpg(process.pid, signal.SIGINT)
     else:
@@ -189,11 +189,11 @@ def wait_for_request(silent: socket.socket) -> socket.socket:
 
 def test_a_dataset_that_is_being_opened(silent: socket.socket, places: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    url = f"http://somebody:secret@127.0.0.1:{silent.getsockname()[1]}/data"
+    url = f"http://user:secret@127.0.0.1:{silent.getsockname()[1]}/data"
     process = start(tmp_path / "train.py", url, "dataset", 0)
     with wait_for_request(silent):
         lines = interrupt(process, places)
-    check_short(lines, f"index.json from {url.replace('somebody:secret@', '')}")
+    check_short(lines, f"index.json from {url.replace('user:secret@', '')}")
 
 
 def test_the_command(silent: socket.socket, places: Path) -> None:

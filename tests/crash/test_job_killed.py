@@ -33,7 +33,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(data: Path) -> list[list[int]]:
-    """What a job that nobody disturbs is given."""
+    """What a job that is left alone is given."""
     with private_places(), StreamingDataset(remote=data, **ORDER) as dataset:
         loader = StreamingDataLoader(dataset, batch_size=BATCH)
         batches = [batch for _ in range(EPOCHS) for batch in batch_ids(loader)]
@@ -97,7 +97,7 @@ def test_a_worker(job: Job, expected: list[list[int]]) -> None:
 
 
 def test_the_main_process(job: Job, places: Path, expected: list[list[int]]) -> None:
-    """Its workers notice that they are orphans, the fetcher that nobody is left."""
+    """Its workers notice that they are orphans, the fetcher that no client is left."""
     process = job.start(stop_at=47)
     job.wait_for("batch 47")
     assert len(job.pids) == 3

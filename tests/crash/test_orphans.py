@@ -1,4 +1,4 @@
-"""Workers whose parent is killed while their batches are too large for the pipe that nobody reads any more."""
+"""Workers whose parent is killed while their batches are too large for the pipe that is no longer read."""
 
 from __future__ import annotations
 

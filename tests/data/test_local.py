@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from penstock import CSVWriter, LocalDataset, MDSWriter, merge_index
 from penstock.data.getitem import resolve_ids
-from penstock.data.local import rows_at_once
 from penstock.errors import (
     ConfigError,
     CorruptIndexError,
@@ -31,6 +30,7 @@ from penstock.errors import (
 from penstock.formats.parts import note_path
 from penstock.order.id_spans import IdSpans
 from penstock.reading.collected_rows import group_by_shard, join_batches
+from penstock.reading.schedule import rows_at_once
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import fields
 
 from penstock import StreamingDataset
-from penstock.data.seat import SeatSettings
-from penstock.data.settings import STREAM_DEFAULTS, DatasetSettings
+from penstock.data.ranks import SeatSettings
+from penstock.data.stream import STREAM_DEFAULTS, DatasetSettings
 from penstock.formats.base import ReadOptions
 from penstock.order.make_plan import RunSettings
 from penstock.reading.pass_reader import PassOptions

@@ -90,11 +90,11 @@ def test_a_store_in_memory_is_no_different(remote: Path, tmp_path: Path) -> None
 def test_an_idle_dataset_without_a_limit_gives_way_to_one_with_a_limit(remote: Path, tmp_path: Path) -> None:
     with open_dataset(remote, tmp_path / "cache") as idle:
         assert first_of_each(idle) == FIRST_OF_EACH
-        assert len(idle.readers.here.main.open_shards) == NUM_SHARDS
+        assert len(idle.readers.here.main.shards) == NUM_SHARDS
         limit = room_for(remote, 3)
         with open_dataset(remote, tmp_path / "cache", cache_limit=limit) as limited:
             assert first_of_each(limited) == FIRST_OF_EACH
-            wait_until(lambda: len(idle.readers.here.main.open_shards) <= 1)
+            wait_until(lambda: len(idle.readers.here.main.shards) <= 1)
             wait_until(lambda: bytes_in(tmp_path / "cache") <= limit)
         assert first_of_each(idle) == FIRST_OF_EACH
 
@@ -167,7 +167,7 @@ def test_shards_are_let_go_of_when_nobody_can_ask_for_them(remote: Path, tmp_pat
     """Whoever is started in the place of a killed fetcher knows nothing of those who are idle."""
     with open_dataset(remote, tmp_path / "cache") as dataset:
         assert first_of_each(dataset) == FIRST_OF_EACH
-        shelf = dataset.readers.here.main.open_shards
+        shelf = dataset.readers.here.main.shards
         assert len(shelf) == NUM_SHARDS
         (pid,) = fetcher_pids(places / "run")
         os.kill(pid, signal.SIGKILL)

@@ -11,8 +11,7 @@ from penstock import ParquetShardedSource, Pipeline, save_iterator
 from penstock.errors import ConfigError, TransformError
 from penstock.pipeline.caching import follow_plan
 from penstock.publish.engines import RayEngine
-from penstock.publish.materialise import materialise
-from penstock.publish.parts import PartDone, PartsTarget
+from penstock.publish.materialise import PartDone, PartsTarget, materialise
 from tests.pipeline.deadly import Deadly
 from tests.pipeline.texts import same, settings, write_texts
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from penstock import StreamingDataLoader, StreamingLeRobotDataset
 from penstock.counters import private_row
-from penstock.episodes.clips import LocatedClip, cut
+from penstock.episodes.clips import cut
 from penstock.episodes.decoders import COUNTED, Videos
+from penstock.episodes.open_clips import LocatedClip
 from penstock.episodes.upcoming import COST_OF_KEEPING, NEVER, ClipKey, FrameCache, Keeping, WantedFrames, best_to_keep
 from penstock.episodes.video.pyav import PyavBackend
 from penstock.errors import DataError, PenstockError
@@ -303,7 +304,7 @@ def test_wants_are_known_until_they_are_met(samples: list[list[int]], num_read: 
         for frame in set(frames):
             left[frame].popleft()
             assert wanted.use(clip, frame) == (left[frame][0] if left[frame] else NEVER)
-    first = wanted.first(lambda _: True, 1000)
+    first = next(wanted.soonest(1000), None)
     open_turns = [times[0] for times in left.values() if times]
     assert (None if first is None else first.turn) == min(open_turns, default=None)
     assert wanted.use(ClipKey("other", 0), 1) == NEVER

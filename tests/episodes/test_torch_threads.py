@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.data.collate import collate_alone
+from penstock.data.torch_loaders import collate_alone
 from tests.episodes.build import Layout, write_dataset
 
 if TYPE_CHECKING:

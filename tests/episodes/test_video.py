@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.counters import private_row
-from penstock.episodes.clips import LocatedClip
 from penstock.episodes.decoders import COUNTED, DecodedFrames, Videos
+from penstock.episodes.open_clips import LocatedClip
 from penstock.episodes.upcoming import ClipKey, FrameCache
 from penstock.episodes.video.backend import group_by_keyframe
 from penstock.episodes.video.pyav import PyavBackend, PyavFile
@@ -280,5 +280,5 @@ def test_open_groups_of_pictures_are_not_taken_for_damaged(tmp_path: Path) -> No
     for number in range(NUM_FRAMES):
         file = PyavFile(str(tmp_path / "a.mp4"))
         frames = dict(file.decode(number, number))
-        assert number_of(frames[number].to_ndarray(format="rgb24")) == number
+        assert number_of(frames[number]().to_ndarray(format="rgb24")) == number
         file.close()

@@ -15,7 +15,7 @@ import numpy as np
 from penstock.codecs.stream import decompress_stream
 from penstock.formats.base import ReadOptions
 from tests.formats.in_place import InPlace, MemoryFile
-from tests.formats.webdataset.test_webdataset import npy, tar_of
+from tests.formats.webdataset.test_format import npy, tar_of
 
 if TYPE_CHECKING:
     import random

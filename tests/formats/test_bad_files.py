@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import CSVWriter, LocalDataset, MDSWriter
-from penstock.data.verify import verify_dataset
+from penstock.data.look import verify_dataset
 from penstock.errors import (
     BadIndexError,
     ConfigError,
@@ -104,7 +104,7 @@ def test_a_digest_that_was_not_recorded(folder: Path) -> None:
     assert isinstance(caught.value, ValueError)
 
 
-def test_a_digest_that_nobody_knows(folder: Path) -> None:
+def test_a_digest_of_an_unknown_kind(folder: Path) -> None:
     with pytest.raises(ConfigError, match="^unknown hash 'crc': use one of blake2b, "):
         LocalDataset(folder, validate_hash="crc")
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import CSVWriter, JSONWriter, LocalDataset, MDSWriter, XSVWriter
-from penstock.data.verify import verify_dataset
+from penstock.data.look import verify_dataset
 from penstock.errors import (
     BadIndexError,
     ColumnNameError,

@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.testing import FileFormatContract
-from tests.formats.webdataset.test_webdataset import tar_of
+from tests.formats.webdataset.test_format import tar_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

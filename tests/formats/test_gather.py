@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.formats.gather import as_list, copy_pieces, place_of
-from penstock.formats.mds_reader import ShardMemory
+from penstock.formats.gather import ShardMemory, as_list, copy_pieces, place_of
 
 # Zero bytes at the end are what NumPy's byte strings lose; the longest lengths are past what is gathered together.
 ends_of_values = st.sampled_from([b"", b"\0", b"\0\0", b"a\0", b"\xff"])
@@ -20,11 +19,11 @@ MANY = 9  # fewer values are sliced one after the other anyway
 
 
 def memory_of(data: bytes) -> ShardMemory:
-    return ShardMemory("a", data, memoryview(data), place_of(data), len(data), 0)
+    return ShardMemory("a", data, memoryview(data), place_of(data), 0)
 
 
 def check(values: list[bytes], picked: list[int]) -> None:
-    """Store values in two shards with bytes between them that are no one's, and gather some."""
+    """Store values in two shards with bytes between them that belong to neither, and gather some."""
     half = len(values) // 2
     shards, begins = [], []
     for group in (values[:half], values[half:]):

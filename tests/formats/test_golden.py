@@ -16,7 +16,7 @@ from PIL import Image
 from penstock import CSVWriter, JSONWriter, LocalDataset, MDSWriter, TSVWriter, XSVWriter, merge_index
 from penstock.codecs.compress import known_compressions
 from penstock.codecs.digest import known_hashes
-from penstock.data.verify import verify_dataset
+from penstock.data.look import verify_dataset
 from penstock.formats.base import ReadOptions
 from penstock.formats.parts import load_part, open_shard
 from penstock.index.catalog import parse_index

@@ -88,7 +88,7 @@ def test_offsets_that_lie_outside(number: int) -> None:
                 stored([reader], [[number]])
 
 
-def test_bytes_stay_while_somebody_looks_at_them() -> None:
+def test_bytes_stay_while_they_are_looked_at() -> None:
     (good,) = build(LAYOUT, [{"a": b"a" * 50, "n": 7, "s": b"s", "x": 0.5}])
     memory = mmap.mmap(-1, len(good))
     memory[:] = good

@@ -1,4 +1,4 @@
-"""Where unpacked copies of files of this machine go, and that they are bounded, also if nobody sets a limit."""
+"""Where unpacked copies of files of this machine go, and that they are bounded, also without a limit."""
 
 from __future__ import annotations
 

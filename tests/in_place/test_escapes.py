@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock import JsonShardedSource, Stream, StreamingDataset, expand_data_files
 from penstock.errors import ObjectNotFoundError
-from penstock.scan.patterns import find_source, take_queries
-from penstock.storage.url_names import join_url, real_name, unescaped
+from penstock.storage.url_names import join_url
 from tests.in_place.kinds import KINDS
 from tests.servers.sshd import running_sshd
 from tests.streaming import write_samples
@@ -72,40 +69,6 @@ def check_urls(urls: Sequence[str], keys: Sequence[str], **options: Any) -> None
     assert expand_data_files(source.shard_names, **options) == source.shard_names
     with StreamingDataset(streams=[Stream(source=source)], shuffle=False, batch_size=1) as dataset:
         assert sorted(JSONL.numbers(dataset)) == sorted(wanted)
-
-
-@given(st.sampled_from(ROOTS), st.lists(st.text("ab %2Fü#?&+*[{'\"~.", min_size=1, max_size=9), min_size=1, max_size=3))
-def test_the_url_of_a_name_finds_it_again(root: str, parts: list[str]) -> None:
-    name = "/".join(f"x{part}" for part in parts) + ".jsonl"
-    url = join_url(root, name)
-    for given_place in (url, [url]):
-        assert take_queries(given_place) == (given_place, {})
-        found = find_source(given_place, [".jsonl"])
-        assert join_url(found.root, found.patterns[0]) == url
-        assert f"{real_name(root, found.root)}/{found.patterns[0]}" == f"{real_name(root, root)}/{name}"
-
-
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        ("http://host/x%20y", "x y"),
-        ("http://host/x y", "x y"),
-        ("http://host/per%25cent", "per%cent"),
-        ("http://host/per%cent", "per%cent"),
-        ("http://host/%C3%BC", "ü"),
-        ("sftp://host/x%20y", "x y"),
-        ("file:///x%20y", "x y"),
-        ("/x%20y", "x%20y"),
-        ("s3://bucket/x%20y", "x%20y"),
-        ("hf://datasets/org/name/x%20y", "x%20y"),
-    ],
-)
-def test_which_names_are_escaped(url: str, name: str) -> None:
-    assert find_source([url], ()).patterns == (name,)
-
-
-def test_a_part_that_is_no_escaped_text_leaves_others_alone() -> None:
-    assert unescaped("per%cent/x%20y") == "per%cent/x y"
 
 
 def test_on_the_web(nginx: WebServer) -> None:

@@ -36,6 +36,7 @@ def test_row_groups_of_later_batches_are_not_unpacked_before_the_first(
     def noting(self: ShardTable, shards: Int64Array, batches_ahead: Int64Array) -> None:
         asked.append(set(shards.tolist()))
         if len(asked) == 2:  # what comes later is asked for when all of the first batch is there
+            assert self.cache is not None
             assert all(self.cache.is_present(0, shard) for shard in asked[0])
         expect(self, shards, batches_ahead)
 
@@ -54,7 +55,7 @@ def test_the_window_follows_what_unpacking_costs(tmp_path: Path) -> None:
         pa.table({"id": np.arange(800), "text": ["a" * 60_000] * 800}), tmp_path / "a.parquet", row_group_size=20
     )
     dataset = StreamingDataset(remote=str(tmp_path), local=str(tmp_path / "copies"), shuffle=True, batch_size=8)
-    described = dataset._opened.describe(["0"], dataset.streams)[0]
+    described = dataset._opened.streams[0].describe()
     dataset.close()
     assert described.sizes is not None
     assert described.sizes.min() > 32 * 20 * 60_000

@@ -14,7 +14,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from penstock import Stream, StreamingDataLoader, StreamingDataset
-from penstock.data.stats import NodeStats, Stats
+from penstock.counters import NodeStats, Stats
 from penstock.wire import messages
 from tests.streaming import batch_ids, write_samples
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import StreamingDataLoader, StreamingDataset
-from penstock.data.stats import LoopStats, Stats
+from penstock.counters import LoopStats, Stats
 from penstock.loaders import waiting
 from penstock.loaders.waiting import STRETCH_S, VARIABLE, WaitingWatch, explain_waiting
 from tests.streaming import write_samples

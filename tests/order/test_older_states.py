@@ -13,7 +13,8 @@ from tests.order.record_states import BATCH, MOSAIC, PADDED, SHARDS, UNSHUFFLED,
 from tests.streaming import batch_ids, write_shards
 
 from penstock import Stream, StreamingDataLoader, StreamingDataset
-from penstock.data.run_state import PlannedRun
+from penstock.data.passes import PassState
+from penstock.data.run_state import RankNow
 from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor
 from penstock.order.world import seats
@@ -80,7 +81,8 @@ def test_the_rest_of_a_padded_epoch_is_that_of_mosaicml() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # so few samples are dealt twice, as the original does
             plan, at = plan_run(settings, shards, case["resume"])
-            start = PlannedRun(plan=plan, resumed_at=at).start_of(0, WORLD, BATCH, is_state_new=True)
+            now = RankNow(next(iter(seats(WORLD))), BATCH // WORLD.num_ranks, plan, at)
+            start = now.start(PassState(is_state_new=True))
         grid = np.array(case["ids"]).reshape(case["shape"])[0, :, 0]  # [rank][batch][slot]
         if (grid < 0).all():
             assert start == Cursor(2)

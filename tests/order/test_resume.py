@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor
-from penstock.order.make_plan import resume
 from penstock.order.native import StreamPlan
 from penstock.order.options import OrderOptions, StreamShards
+from penstock.order.resume import resume
 from penstock.order.schedule import MixSchedule
 from penstock.order.weights import StreamWeight
 from penstock.order.world import Seat, World

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.order.cursor import Cursor
-from penstock.order.make_plan import resume
 from penstock.order.native import StreamPlan
 from penstock.order.options import OrderOptions, StreamShards, default_lanes, default_window
+from penstock.order.resume import resume
 
 GB = 1 << 30
 lengths = st.lists(st.integers(1, 10_000), min_size=1, max_size=300).map(lambda values: np.array(values, np.int64))

@@ -32,9 +32,8 @@ from penstock import (
 from penstock.errors import CacheError, ColumnTypeError, ConfigError, EmptyDatasetError, ExtraColumnError
 from penstock.pipeline.caching import BackgroundBuild, CachedShardedSource, follow_plan
 from penstock.pipeline.cutting import plan_cuts
-from penstock.publish.engines import ProcessPool
-from penstock.publish.materialise import ThisProcess, materialise
-from penstock.publish.parts import PartDone, PartsTarget
+from penstock.publish.engines import ProcessPool, ThisProcess
+from penstock.publish.materialise import PartDone, PartsTarget, materialise
 from penstock.sources.tokens.source import TokenizeTransform
 from tests.pipeline.deadly import Deadly
 from tests.pipeline.texts import same, settings
@@ -343,8 +342,8 @@ BUILD_AND_DIE = """
 import signal, sys
 from penstock import MemoryShardedSource
 from penstock.pipeline.caching import follow_plan
-from penstock.publish.materialise import ThisProcess, materialise
-from penstock.publish.parts import PartsTarget
+from penstock.publish.engines import ThisProcess
+from penstock.publish.materialise import PartsTarget, materialise
 def die(event, arguments):
     if event == "os.rename" and str(arguments[1]) == f"{sys.argv[1]}/{sys.argv[2]}":
         signal.raise_signal(signal.SIGKILL)

@@ -23,7 +23,7 @@ from penstock import (
 )
 from penstock.errors import TransformError
 from penstock.formats.columnar.parquet import cut_groups
-from penstock.pipeline.cutting import Cut, find_cuts, plan_cuts, select_part
+from penstock.pipeline.cutting import Cut, CutSource, find_cuts, plan_cuts
 from tests.pipeline.texts import same, settings
 
 if TYPE_CHECKING:
@@ -73,14 +73,17 @@ def test_pieces_are_the_whole_and_can_be_resumed(tmp_path: Path, write: Any) -> 
     whole = list(source)
     parts = parts_of(source, 1000)
     assert len(parts) > 4
-    pieces = [list(select_part(source, part)) for part in parts]
+    tasks = CutSource(source, parts)
+    pieces = [list(tasks.open_task(number)) for number in range(len(parts))]
     assert all(pieces)
     assert list(chain.from_iterable(pieces)) == whole
-    for part, piece in zip(parts[1::3], pieces[1::3], strict=False):
+    for number in range(1, len(parts), 3):
+        piece = pieces[number]
         for cut in range(len(piece) + 1):
-            samples = iter(select_part(source, part))
+            samples = tasks.open_task(number)
             assert samples.take(cut) == piece[:cut]
-            resumed = iter(select_part(source, Cut(*json.loads(json.dumps(part.to_list())))))
+            again = Cut(*json.loads(json.dumps(parts[number].to_list())))
+            resumed = CutSource(source, [again]).open_task(0)
             resumed.load_state_dict(json.loads(json.dumps(samples.state_dict())))
             assert list(resumed) == piece[cut:]
 
@@ -92,8 +95,9 @@ def test_errors_name_the_row_of_the_file(tmp_path: Path, write: Any) -> None:
 
     source = write(tmp_path).map(fails)
     with pytest.raises(TransformError, match=r"row 433 of .*big\."):
-        for part in parts_of(source, 1000):
-            list(select_part(source, part))
+        tasks = CutSource(source, parts_of(source, 1000))
+        for number in range(len(tasks.cuts)):
+            list(tasks.open_task(number))
 
 
 def test_what_cannot_be_cut_stays_whole(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from penstock.errors import (
     WriterClosedError,
 )
 from penstock.pipeline.save import save_by_column
-from penstock.publish.settings import SaveSettings
+from penstock.publish.dataset_writer import SaveSettings
 from penstock.publish.target import LEDGER_NAME, FilesTarget, FolderTarget
 from penstock.storage.base import open_store, resolve_store
 

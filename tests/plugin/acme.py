@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from penstock import Encoding
 from penstock.codecs.unpack import check_whole, drop_pages, release
 from penstock.errors import CorruptShardError, IndexFieldError
-from penstock.formats.base import ShardFormat, check_projection
+from penstock.formats.base import ShardFormat
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
 from penstock.formats.rows import check_rows, read_offsets, table_bytes, write_offsets
@@ -59,9 +59,6 @@ class AcmeFormat(ShardFormat):
 
     def infer(self, sample: Sample) -> dict[str, str]:
         return dict.fromkeys(sample, "anything")
-
-    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
-        check_projection(layout, options)
 
     def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
         self.check(info.layout, options)

@@ -1,16 +1,11 @@
-"""Who makes which part of what is computed once, and where samples go on: decided with plain values."""
+"""Who makes which part of what is computed once: decided with plain values."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
-
-from penstock import MemoryShardedSource
-from penstock.publish.materialise import ThisProcess, materialise, write_samples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from penstock.publish.engines import ThisProcess
+from penstock.publish.materialise import materialise
 
 
 class Numbers:
@@ -49,7 +44,8 @@ class Parts:
 
 
 def test_what_is_whole_is_not_made_and_what_others_make_comes_last() -> None:
-    parts, seen = Parts(whole={1}, busy={0, 4}), list[str]()
+    parts: Any = Parts(whole={1}, busy={0, 4})
+    seen: list[Any] = []
     materialise(Numbers(), parts, ThisProcess(), seen.append)
     assert parts.made == [2, 3, 5, 0, 4]
     assert seen == ["found 1", "made 2", "made 3", "made 5", "made 0", "made 4"]
@@ -57,40 +53,10 @@ def test_what_is_whole_is_not_made_and_what_others_make_comes_last() -> None:
 
 
 def test_it_stops_after_a_part_and_goes_on_later() -> None:
-    parts = Parts(whole=set(), busy=set())
+    parts: Any = Parts(whole=set(), busy=set())
     materialise(Numbers(), parts, ThisProcess(), is_stopped=lambda: len(parts.made) == 2)
     assert parts.made == [0, 1]
     assert not parts.is_finished
     materialise(Numbers(), parts, ThisProcess())
     assert parts.made == list(range(6))
     assert parts.is_finished
-
-
-class Blocks:
-    """Notes blocks of three samples, and where the source stood after every second one."""
-
-    num_wanted = 3
-
-    def __init__(self, position: Any = None) -> None:
-        self.position = position
-        self.blocks: list[list[int]] = []
-        self.fails_at = -1
-
-    def write_block(self, rows: Sequence[Any], position: Callable[[], Any]) -> None:
-        if len(self.blocks) == self.fails_at:
-            raise ZeroDivisionError
-        self.blocks.append([row["n"] for row in rows])
-        if len(self.blocks) % 2 == 0:
-            self.position = position()
-
-
-def test_samples_go_on_after_what_is_kept() -> None:
-    source = MemoryShardedSource([{"n": n} for n in range(11)], num_shards=2)
-    sink = Blocks()
-    sink.fails_at = 3
-    with pytest.raises(ZeroDivisionError):
-        write_samples(source.iter_shards, sink)
-    assert sink.blocks == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    again = Blocks(sink.position)
-    write_samples(source.iter_shards, again)
-    assert again.blocks == [[6, 7, 8], [9, 10]]

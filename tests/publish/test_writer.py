@@ -31,7 +31,7 @@ from penstock.errors import (
     WriterClosedError,
 )
 from penstock.index.catalog import parse_index
-from penstock.publish.progress_bar import ProgressBar, progress_line
+from penstock.status_line import ProgressBar, progress_line
 from penstock.storage.base import open_store
 
 if TYPE_CHECKING:

@@ -88,7 +88,7 @@ def test_a_budget_of_nothing_changes_no_sample(tmp_path: Path) -> None:
     with StreamingDataset(local=tmp_path / "data", shuffle=True, batch_size=16) as dataset:
         stream = iter(dataset)
         found = [next(stream)]
-        dataset.readers.here.main.open_shards.max_mapped_bytes = 0
+        dataset.readers.here.main.shards.max_mapped_bytes = 0
         found += list(stream)
         assert [sample["id"] for sample in found] == wanted
         assert all(sample["text"] == str(sample["id"]) for sample in found)

@@ -98,7 +98,7 @@ def test_a_subclass_gets_what_the_transform_made(folder: Path) -> None:
 def test_what_a_subclass_asks_for_was_read_already(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass reads many samples at a time, and its subclass is still asked one by one."""
     with Doubled(local=folder, shuffle=True) as dataset:
-        reader = dataset.readers.here.main.batches
+        reader = dataset.readers.here.main
         monkeypatch.setattr(reader, "read_one", lambda number: pytest.fail(f"sample {number} was read by itself"))
         assert sorted(sample["twice"] for sample in dataset) == list(range(0, 2 * NUM_SAMPLES, 2))
 

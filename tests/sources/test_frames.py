@@ -22,11 +22,11 @@ from penstock import AsyncDataLoader, CsvShardedSource, JsonShardedSource, Shard
 from penstock.codecs.compress import reading_codec
 from penstock.errors import CorruptShardError, ObjectChangedError, ResumeError, SampleIndexError
 from penstock.formats import content
-from penstock.formats.lines import blocks, cut
-from penstock.formats.lines.blocks import RowPlace, RowPlaces
+from penstock.formats.content import RowPlace, RowPlaces
+from penstock.formats.lines import cut
 from penstock.scan.objects import ScannedObject
 from penstock.sources.files import stored_indexes
-from tests.codecs.test_xz_blocks import join_blocks
+from tests.codecs.test_stream import join_blocks
 from tests.servers.faults import FaultProxy, Faults
 from tests.sources.cutting import check_cut_anywhere, plain
 from tests.streaming import private_places
@@ -90,8 +90,8 @@ def _places() -> Iterator[Path]:
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every frame and every row count, as those of large files do."""
-    monkeypatch.setattr(content, "_APART_BYTES", 1)
-    monkeypatch.setattr(blocks, "_APART_BYTES", 1)
+    monkeypatch.setattr(content, "_FRAMES_APART_BYTES", 1)
+    monkeypatch.setattr(content, "_ROWS_APART_BYTES", 1)
     monkeypatch.setattr(cut, "_PIECE", 50)
     monkeypatch.setattr(cut, "_ROWS_AT_ONCE", 3)
 
@@ -195,7 +195,7 @@ def test_places_are_few_and_the_right_ones(steps: list[tuple[int, int]], asked: 
     for each in asked:
         found = places.before(each)
         assert found is None or (found.row <= each and noted[found.row] == found.byte)
-    assert len(places._places) <= blocks._MOST_PLACES
+    assert len(places._places) <= content._MOST_PLACES
     if byte and byte < 100 << 20:
         found = places.before(row)
         assert found is not None

@@ -28,7 +28,7 @@ VOLUME = "dbfs:/Volumes/main/default/data"
 @pytest.fixture(scope="module")
 def workspace() -> Iterator[Workspace]:
     with running_workspace() as server, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DATABRICKS_CONFIG_FILE", "/nowhere")  # no profile of whoever runs the tests
+        patch.setenv("DATABRICKS_CONFIG_FILE", "/nowhere")  # no profile of the user
         yield server
 
 

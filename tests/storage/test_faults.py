@@ -165,13 +165,13 @@ def test_a_body_that_is_cut_goes_on_where_it_ended(
     before = proxy.counts["bytes"]
     assert store.read_piece("x", Span(0, len(data) - 1))[0] == data[:-1]
     assert proxy.counts[kind] > 0
-    if kind != "reset":  # which loses what is on its way
+    if kind != "reset":  # which loses what is being sent
         assert proxy.counts["bytes"] - before < len(data) + (1 << 20)
 
 
 @contextmanager
 def longest_pause() -> Iterator[list[float]]:
-    """Measure for how long, at most, this machine stood still: then nobody heard anything of anybody."""
+    """Measure for how long, at most, this machine stood still: then no process heard of any other."""
     paused, is_over = [0.0], threading.Event()
 
     def watch() -> None:

@@ -66,7 +66,7 @@ def test_who_is_refused_twice_hears_of_the_first_time() -> None:
         assert [is_signed(request) for request in server.requests] == [True, False]
 
 
-def test_nobody_in_particular_signs_nothing() -> None:
+def test_a_user_without_credentials_signs_nothing() -> None:
     with run_script(lambda request: whole(b"public")) as server:
         environ = {"AWS_ENDPOINT_URL": server.url, "HOME": "/nowhere"}
         assert open_store(resolve_store("s3://public/y", environ=environ)).read("a") == b"public"
@@ -96,7 +96,7 @@ def test_the_environment_of_whoever_opens_does_not_matter(monkeypatch: pytest.Mo
     with run_script(lambda request: whole(b"data")) as server:
         settings = resolve_store("s3://b/env", {"key": "test-key", "secret": "s", "endpoint": server.url}, environ={})
         for name in ("AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_PROFILE"):
-            monkeypatch.setenv(name, "of somebody else")
+            monkeypatch.setenv(name, "of another user")
         monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
         assert open_store(settings).read("k") == b"data"
         assert "Credential=test-key/" in server.requests[0].headers["authorization"]
@@ -161,8 +161,8 @@ def test_azure_denies_a_wrong_key_and_shows_public_containers(azurite: AzureServ
     wrong = {**azurite.options, "account_key": "d3Jvbmc="}
     with pytest.raises(AccessDeniedError, match=r"\(AuthorizationFailure\)"):
         check_writable(open_store(resolve_store(f"az://{private}", wrong)))
-    nobody = {**azurite.options, "account_key": None}
-    assert list(open_store(resolve_store(f"az://{public}", nobody, environ={})).list()) == []
+    unsigned = {**azurite.options, "account_key": None}
+    assert list(open_store(resolve_store(f"az://{public}", unsigned, environ={})).list()) == []
 
 
 def test_checking_before_writing(moto: S3Server, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_clocks_that_differ_are_told_so() -> None:
 def encrypted(folder: Path, host: str) -> Iterator[str]:
     """Listen with a certificate of a host, which `folder / "trusted.pem"` vouches for."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "somebody")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "example")])
     begin = datetime.now(timezone.utc) - timedelta(days=1)
     made = x509.CertificateBuilder(name, name, key.public_key(), 1, begin, begin + timedelta(days=9))
     signed = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False).sign(key, SHA256())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.storage.base import resolve_store
 from penstock.storage.options import first_set, is_true, own_options, take_options
 
 
@@ -24,3 +25,12 @@ def test_switches_and_variables() -> None:
         is_true("x", "perhaps")
     assert first_set({"A": "", "B": "b"}, "A", "B") == "b"
     assert first_set({}, "A") is None
+
+
+NOWHERE = {"HOME": "/nowhere", "NO_GCE_CHECK": "true"}
+
+
+@pytest.mark.parametrize("scheme", ["gs", "gcs", "az", "oci", "s3"])
+def test_unknown_options_are_errors(scheme: str) -> None:
+    with pytest.raises(ConfigError, match="has no option 'encrypt'"):
+        resolve_store(f"{scheme}://bucket/x", {"encrypt": True}, environ=NOWHERE)

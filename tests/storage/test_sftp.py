@@ -270,13 +270,13 @@ def test_what_the_environment_says() -> None:
         "COMPOSER_SFTP_KEY_FILE": "/keys/mosaic",
         "SFTP_PRIVATE_KEY_PATH": "/keys/other",
         "COMPOSER_SFTP_KNOWN_HOSTS_FILE": "~/hosts",
-        "SFTP_USERNAME": "somebody",
+        "SFTP_USERNAME": "user",
         "SSH_AUTH_SOCK": "/run/agent",
     }
     login = store_login("sftp://host/x", environ=environ)
     assert login.key_filename == ("/keys/mosaic",)
     assert login.known_hosts == ("/nowhere/hosts",)
-    assert (login.username, login.agent_socket) == ("somebody", "/run/agent")
+    assert (login.username, login.agent_socket) == ("user", "/run/agent")
     login = store_login("sftp://you@host/x", {"key_filename": "/mine", "port": 3}, environ)
     assert (login.username, login.key_filename, login.port) == ("you", ("/mine",), 3)
 

@@ -1,4 +1,4 @@
-"""MosaicML Streaming's table of encodings and its classes: all of them are those of our registry."""
+"""MosaicML Streaming's encodings, compressions and digests, by its tables, classes and functions: ours do the work."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from penstock.codecs.compress import known_compressions, parse_compression
+from penstock.codecs.digest import digest, known_hashes
 from penstock.errors import ColumnTypeError, UnknownEncodingError
 from penstock.formats.encodings.base import Encoding as OurEncoding
 from penstock.formats.encodings.table import encodings, get_encoding
@@ -118,24 +120,6 @@ class EncodingTable(MutableMapping[str, Any]):
 
 mds_encodings = EncodingTable()
 
-Bytes = _class_of("bytes", "Bytes")
-Str = _class_of("str", "Str")
-Int = _class_of("int", "Int")
-UInt8 = _class_of("uint8", "UInt8")
-UInt16 = _class_of("uint16", "UInt16")
-UInt32 = _class_of("uint32", "UInt32")
-UInt64 = _class_of("uint64", "UInt64")
-Int8 = _class_of("int8", "Int8")
-Int16 = _class_of("int16", "Int16")
-Int32 = _class_of("int32", "Int32")
-Int64 = _class_of("int64", "Int64")
-Float16 = _class_of("float16", "Float16")
-Float32 = _class_of("float32", "Float32")
-Float64 = _class_of("float64", "Float64")
-StrInt = _class_of("str_int", "StrInt")
-StrFloat = _class_of("str_float", "StrFloat")
-StrDecimal = _class_of("str_decimal", "StrDecimal")
-
 
 class NDArray(_Registered):
     """Arrays: of any type and shape or, where these are given, of one."""
@@ -153,15 +137,19 @@ class NDArray(_Registered):
         return cls(dtype or None, [*map(int, shape.split(","))] if shape else None)
 
 
-PIL = _class_of("pil", "PIL")
-JPEG = _class_of("jpeg", "JPEG")
-PNG = _class_of("png", "PNG")
-JPEGArray = _class_of("jpeg_array", "JPEGArray")
-PILList = _class_of("list[pil]", "PILList")
-JPEGList = _class_of("list[jpeg]", "JPEGList")
-PNGList = _class_of("list[png]", "PNGList")
-JSON = _class_of("json", "JSON")
-Pickle = _class_of("pkl", "Pickle")
+# Name of a class → its encoding. Classes are found by their names in this module, also by pickle.
+_MDS_CLASSES = {
+    **{name: name.lower() for name in ("Bytes", "Str", "Int", "UInt8", "UInt16", "UInt32", "UInt64", "Int8", "Int16")},
+    **{name: name.lower() for name in ("Int32", "Int64", "Float16", "Float32", "Float64", "PIL", "JPEG", "PNG")},
+    **{f"{name}List": f"list[{name.lower()}]" for name in ("PIL", "JPEG", "PNG")},
+    "StrInt": "str_int",
+    "StrFloat": "str_float",
+    "StrDecimal": "str_decimal",
+    "JSON": "json",
+    "JPEGArray": "jpeg_array",
+    "Pickle": "pkl",
+}
+globals().update({name: _class_of(encoding, name) for name, encoding in _MDS_CLASSES.items()})
 
 
 def get_mds_encodings() -> set[str]:
@@ -216,9 +204,7 @@ def is_json_encoded(encoding: str, value: Any) -> bool:
     return True
 
 
-def is_xsv_encoding(encoding: str) -> bool:
-    """Return whether a CSV, TSV or XSV column can have this encoding."""
-    return encoding in _KINDS
+is_xsv_encoding = is_json_encoding  # of CSV, TSV and XSV columns
 
 
 def xsv_encode(encoding: str, value: Any) -> str:
@@ -254,3 +240,95 @@ JsonStr, JsonInt, JsonFloat = (
     type(f"Json{name.title()}", (_TextColumn,), {"column_encoding": name, "__module__": __name__}) for name in _KINDS
 )
 XsvStr, XsvInt, XsvFloat = JsonStr, JsonInt, JsonFloat
+
+
+# --- Compressions and digests ------------------------------------------------------------------------------------
+
+
+class Compression:
+    """One way to compress."""
+
+    extension: str
+
+    def compress(self, data: bytes) -> bytes:
+        """Compress bytes in one piece."""
+        return compress(self._text, data)
+
+    def decompress(self, data: bytes) -> bytes:
+        """Return the content back."""
+        return decompress(self._text, data)
+
+    @property
+    def _text(self) -> str:
+        return self.extension
+
+
+class LevelledCompression(Compression):
+    """One way to compress that has levels; left out, the level is the usual one."""
+
+    def __init__(self, level: int | None = None) -> None:
+        codec, _ = parse_compression(self.extension if level is None else f"{self.extension}:{level}")
+        self.level = codec.default_level if level is None else level
+
+    @property
+    def levels(self) -> list[int]:
+        """All levels, from the quickest to the most thorough."""
+        return list(parse_compression(self.extension)[0].levels or ())
+
+    @property
+    def _text(self) -> str:
+        return f"{self.extension}:{self.level}"
+
+
+def _codec_class(name: str, extension: str, base: type[Compression] = LevelledCompression) -> type[Compression]:
+    return type(name, (base,), {"extension": extension, "__module__": __name__})
+
+
+Brotli = _codec_class("Brotli", "br")
+Bzip2 = _codec_class("Bzip2", "bz2")
+Gzip = _codec_class("Gzip", "gz")
+Snappy = _codec_class("Snappy", "snappy", Compression)  # which has no levels
+Zstandard = _codec_class("Zstandard", "zstd")
+
+
+def get_compressions() -> set[str]:
+    """List every accepted form, with and without level."""
+    return set(known_compressions())
+
+
+def is_compression(algo: str | None) -> bool:
+    """Return whether this is one of them; None, for no compression, is."""
+    return algo is None or algo in get_compressions()
+
+
+def get_compression_extension(algo: str) -> str:
+    """Return the ending of a compressed file."""
+    return parse_compression(algo)[0].name
+
+
+def compress(algo: str | None, data: bytes) -> bytes:
+    """Compress bytes, unless `algo` is None."""
+    if algo is None:
+        return data
+    codec, level = parse_compression(algo)
+    return codec.compress(data, level)
+
+
+def decompress(algo: str | None, data: bytes) -> bytes:
+    """Return the content back, unless `algo` is None."""
+    return data if algo is None else parse_compression(algo)[0].decompress(data)
+
+
+def get_hashes() -> set[str]:
+    """List the names of all digests."""
+    return set(known_hashes())
+
+
+def is_hash(algo: str) -> bool:
+    """Return whether this is one of them."""
+    return algo in get_hashes()
+
+
+def get_hash(algo: str, data: bytes) -> str:
+    """Digest bytes, as lower-case hex."""
+    return digest([data], [algo])[algo]

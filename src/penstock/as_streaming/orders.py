@@ -21,7 +21,7 @@ from penstock.order.world import World as Nodes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.as_streaming.world import World
+    from penstock.as_streaming.ranks import World
     from penstock.data.dataset import StreamingDataset
     from penstock.order.mosaic.plan import MosaicPlan
     from penstock.order.plan import BatchingMethod

@@ -1,4 +1,4 @@
-"""A few threads that do small pieces of work, and end when nobody needs them."""
+"""A few threads that do small pieces of work, and end when they are no longer needed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _do_all(work: queue.SimpleQueue[Work | None]) -> None:
         if future.set_running_or_notify_cancel():
             try:
                 future.set_result(function(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001  raised again by whoever waits for the result
+            except BaseException as error:  # noqa: BLE001  raised again where the result is waited for
                 future.set_exception(error)
         del item, future, function, args, kwargs  # nothing is kept while waiting
 

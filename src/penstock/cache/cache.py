@@ -29,7 +29,6 @@ from penstock.errors import CacheError, CacheTooSmallError, ConfigError, Corrupt
 from penstock.files import atomic_write, os_errors
 from penstock.index.catalog import parse_index_file
 from penstock.index.paths import INDEX_NAME, is_shard_name
-from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.ranges import PIECE_BYTES, join_neighbours
@@ -269,7 +268,7 @@ class Cache:
         begin = time.monotonic_ns()
         stretches = join_neighbours(places, most_bytes=PIECE_BYTES)
         wanted = tuple(place for place, _ in stretches)
-        with wait_line(what) as show, WaitingFor(self._described(stream, what)):
+        with wait_line(what, self._described(stream, what)) as show:
             line, group = self._asked(stream)
             message = Read(group.number, stream, wanted, edition, dict(shards or {}))
             came, payload = line.request(message, on_progress=show, on_asked=on_asked)
@@ -385,7 +384,7 @@ class Cache:
         )
 
     def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> Fetched:
-        with wait_line(what) as show, WaitingFor(self._described(stream, what or item.name)):
+        with wait_line(what, self._described(stream, what or item.name)) as show:
             line, group = self._asked(stream)
             ahead = NOTHING
             if item.is_index and not line.is_connected:  # the streams before it have been opened
@@ -473,7 +472,7 @@ def _hear(listeners: ShareListeners, source: str, counts: CacheCounts, update: G
     if update.quota is not None:
         listeners.tell(source, update.quota)
     for stream, caused in update.counts.items():
-        counts.add_caused(stream, caused)
+        counts.add(stream, downloads=caused.downloads, downloaded_bytes=caused.num_bytes, downloads_again=caused.again)
     if update.warnings:
         _warn(update.warnings)
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -90,6 +91,7 @@ class Client:
         self._connection: FetcherConnection | None = None
         self._numbers = itertools.count(1)
         self._groups: dict[int, Group] = {}
+        self._lost: weakref.WeakSet[FetcherConnection] = weakref.WeakSet()
         self._lost_at: deque[float] = deque(maxlen=_RESTARTS)
         self._is_stopped = False
 
@@ -192,9 +194,7 @@ class Client:
                 return load_answer(message, answer.get("ok")), payload
         finally:
             connection.close_request(number)
-            if (
-                not is_answered and not connection.is_lost
-            ):  # the one who asked was interrupted: the fetcher need not go on
+            if not is_answered and not connection.is_lost:  # the wait was interrupted: the fetcher need not go on
                 with suppress(LostError):
                     connection.send(Withdraw(number))
 
@@ -254,9 +254,11 @@ class Client:
 
     def _note_loss(self, connection: FetcherConnection, error: LostError) -> None:
         connection.close()
-        if not connection.is_first_to_count_loss():
-            return
         now = time.monotonic()
+        with self._lock:
+            if connection in self._lost:
+                return  # several threads saw it break
+            self._lost.add(connection)
         self._lost_at.append(now)
         if len(self._lost_at) == _RESTARTS and now - self._lost_at[0] < _RESTARTS_WITHIN_S:
             raise FetcherError(

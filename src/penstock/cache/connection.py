@@ -77,7 +77,6 @@ class FetcherConnection:
         self._sending = threading.Lock()
         self._lock = threading.RLock()  # the collector may close a cache, and with it the line, at any time
         self.is_lost = False  # nothing more can come
-        self._is_loss_counted = False
         self._failure: FetcherError | None = None
         self._heard_at = time.monotonic()
         self._answers: dict[int, queue.SimpleQueue[tuple[Header, bytes] | None]] = {}
@@ -146,12 +145,6 @@ class FetcherConnection:
         """Wait until the thread that reads has ended, which takes a moment only."""
         if threading.current_thread() is not self._reader and not sys.is_finalizing():
             self._reader.join(_GOODBYE_S)
-
-    def is_first_to_count_loss(self) -> bool:
-        """Choose one of the threads that saw the connection break to count it."""
-        with self._lock:
-            is_first, self._is_loss_counted = not self._is_loss_counted, True
-            return is_first
 
     def after_fork_in_child(self) -> None:
         """Close the child's copy of the descriptor; locks may be held by threads that do not exist here."""

@@ -217,7 +217,15 @@ def read_contents(directory: Path) -> Contents:
     """Look at a cache directory. What is not as we left it is not ours, and is left out."""
     with os_errors(directory):
         copies = [copy for record in Ledger(directory).all() if (copy := _find(directory, record)) is not None]
-        editions = [_look_at(edition) for edition in editions_in(directory)]
+        editions = [
+            FoundEdition(
+                edition=edition,
+                source=None if (about := edition.about()) is None else about.place,
+                opened_s=edition.opened_s(),
+                is_open=edition.is_open(),
+            )
+            for edition in editions_in(directory)
+        ]
     return Contents(
         directory=directory,
         copies=tuple(copy for copy in copies if not copy.record.is_index),
@@ -239,16 +247,6 @@ def _find(directory: Path, record: Record) -> CachedCopy | None:
         since_s=status.st_mtime,
         last_used_s=status.st_atime,
         is_pinned=pin_path(directory, plain_name(record.name)).exists(),
-    )
-
-
-def _look_at(edition: Edition) -> FoundEdition:
-    about = edition.about()
-    return FoundEdition(
-        edition=edition,
-        source=None if about is None else about.place,
-        opened_s=edition.opened_s(),
-        is_open=edition.is_open(),
     )
 
 

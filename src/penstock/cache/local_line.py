@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import FetcherError
 from penstock.processes import PerProcess
 from penstock.wire.ahead import NOTHING
-from penstock.wire.messages import GroupUpdate, Message, Unregister
+from penstock.wire.messages import GroupUpdate, Message, Pending, Unregister, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.cache.client import Group
     from penstock.fetcher.scheduler import Scheduler
-    from penstock.fetcher.session import Session
     from penstock.wire.messages import AnswerT, Progress
 
 _PROGRESS_S = 1.0
@@ -31,7 +30,6 @@ class LocalLine:
         self._lock = threading.RLock()  # the collector may close a cache at any time
         self._groups: dict[int, Group] = {}
         self._scheduler: Scheduler | None = None
-        self._session: Session | None = None
         self.is_connected = True
 
     def connect(self) -> None:
@@ -39,14 +37,12 @@ class LocalLine:
 
     def join(self, group: Group) -> None:
         """Add a cache, and introduce it."""
-        from penstock.fetcher.scheduler import Scheduler
-        from penstock.fetcher.session import Session
+        from penstock.fetcher.main import open_scheduler  # seldom needed, and much
 
         with self._lock:
             self._groups[group.number] = group
             if self._scheduler is None:
-                self._scheduler = Scheduler()
-                self._session = Session(self._scheduler, 0, self._hear)
+                self._scheduler = open_scheduler()
         for message in group.introduction():
             group.take_answer(self.request(message)[0])
 
@@ -57,15 +53,15 @@ class LocalLine:
             self._groups.pop(group.number, None)
             unused = None if self._groups else self._scheduler
             if unused is not None:
-                self._scheduler = self._session = None
+                self._scheduler = None
         if unused is not None:
             unused.close()
 
     def note(self, message: Message[Any]) -> None:
         """Announce what needs no answer."""
-        session = self._session
-        if session is not None:
-            session.do(message)
+        scheduler = self._scheduler
+        if scheduler is not None:
+            scheduler.do(0, message, self._hear)
 
     def request(
         self,
@@ -76,12 +72,10 @@ class LocalLine:
         ahead: bytes = NOTHING,  # noqa: ARG002  nothing has to be started
     ) -> tuple[AnswerT, bytes]:
         """Ask and wait, with a report every second."""
-        from penstock.fetcher.session import Pending, answer_of
-
-        session = self._session
-        if session is None:
+        scheduler = self._scheduler
+        if scheduler is None:
             raise FetcherError("a cache was closed while it was used")
-        answer: Any = session.do(message)
+        answer: Any = scheduler.do(0, message, self._hear)
         on_asked()
         if isinstance(pending := answer, Pending):
             try:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.interrupts import WaitingFor
 from penstock.status_line import StatusLine
 from penstock.units import format_bytes
 
@@ -91,9 +92,9 @@ def single_progress_line() -> Iterator[LongWait]:
 
 
 @contextmanager
-def wait_line(what: str | None) -> Iterator[Callable[[Progress], None]]:
-    """Return what shows a report of the fetcher during a wait."""
-    with single_progress_line() as wait:
+def wait_line(what: str | None, described: str) -> Iterator[Callable[[Progress], None]]:
+    """Yield what shows a report of the fetcher during a wait; an interrupt of it says what was waited for."""
+    with single_progress_line() as wait, WaitingFor(described):
         yield partial(wait.show, what)
 
 

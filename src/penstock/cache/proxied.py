@@ -162,7 +162,7 @@ class ProxiedStore:
         if action == "upload":  # in the background of a writer, which does not wait for it
             with WaitingFor(what):
                 return self._client.get().request(call)
-        with wait_line(what) as show, WaitingFor(what):
+        with wait_line(what, what) as show:
             return self._client.get().request(
                 call, on_progress=lambda told: show(replace(told, name=key, state="asked"))
             )

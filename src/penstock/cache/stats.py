@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.counters import Row
-    from penstock.wire.messages import StreamCounts
 
 COUNTED = ("hits", "waits", "waiting_ns", "downloads", "downloaded_bytes", "downloads_again")
 
@@ -65,10 +64,6 @@ class CacheCounts:
         """Count something for a stream."""
         name = self._names[stream]
         self._row().add({f"{name}.{what}": amount for what, amount in amounts.items()})
-
-    def add_caused(self, stream: int, caused: StreamCounts) -> None:
-        """Count downloads of a stream."""
-        self.add(stream, downloads=caused.downloads, downloaded_bytes=caused.num_bytes, downloads_again=caused.again)
 
     def read(self) -> CacheStats:
         """Return what this process has counted."""

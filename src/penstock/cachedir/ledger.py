@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.cachedir.layout import boots_path, ledger_path
 from penstock.cachedir.lock import Descriptor, try_hold_file, wait_for_lock
 from penstock.cachedir.presence import FileStamp
-from penstock.cachedir.versions import tag_of
 from penstock.files import atomic_write, flush_file, make_folders
 from penstock.index.paths import INDEX_NAME, is_plain_name
 
@@ -87,7 +86,7 @@ class Record:
     def is_settled_by_store(self, found: Iterable[ObjectInfo | None]) -> bool:
         """Return whether the objects that a store has now are those that these were made from."""
         return all(
-            info is not None and num_bytes == info.num_bytes and version is not None and version == tag_of(info)
+            info is not None and num_bytes == info.num_bytes and version is not None and version == info.version
             for info, num_bytes, version in zip(found, self.stored_bytes, self.versions, strict=True)
         )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-_NOWHERE, _PLAIN, APART = range(3)
+_PLAIN, APART = 1, 2  # 0: nowhere, as what was never written reads
 _MIX = 0x9E3779B97F4A7C15
 _LEAST_TRIES, _TRYING_S = 50, 20.0
 
@@ -102,11 +102,6 @@ class ShardStamp(NamedTuple):
         first, *others = files
         mixed = _mix((file.inode, file.mtime_ns) for file in others)
         return cls(first.inode, first.mtime_ns, mixed, APART if is_apart else _PLAIN)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether any files were found to be right."""
-        return self.place != _NOWHERE
 
     def is_of(self, files: Sequence[FileStamp]) -> bool:
         """Return whether these are the files."""

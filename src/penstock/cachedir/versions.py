@@ -22,13 +22,6 @@ CLOCKS_DIFFER_NS = 2 * _SECOND_NS
 _TAG_OF_TIME = Bounded(r'(W/)?"?[0-9a-f]{1,16}-[0-9a-f]{1,16}"?|modified .*', 128)
 
 
-def tag_of(info: ObjectInfo) -> str | None:
-    """Return what tells this version of an object from others: its tag, else time and size; None: nothing does."""
-    if info.etag is not None:
-        return info.etag
-    return None if info.modified_ns is None else f"{info.modified_ns:x}-{info.num_bytes:x}"
-
-
 def is_young(info: ObjectInfo, now_ns: int) -> bool:
     """Return whether an object might be replaced without a change of its time, which is told in whole seconds."""
     modified_ns = info.modified_ns
@@ -42,7 +35,7 @@ def was_there_before(info: ObjectInfo, time_ns: int) -> bool:
 
 def lasting_tag(info: ObjectInfo, now_ns: int) -> str | None:
     """Return what proves, also later, that an object is this one; None: nothing does."""
-    tag = tag_of(info)
+    tag = info.version
     if tag is not None and is_young(info, now_ns) and (info.etag is None or _TAG_OF_TIME.fullmatch(tag)):
         return None
     return tag

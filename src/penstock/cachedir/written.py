@@ -28,7 +28,6 @@ from penstock.files import PART_SUFFIX, make_folders
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 BUILD_LOCK, USE_LOCK, PROGRESS, WRITTEN = "build.lock", "use.lock", "progress.json", "written.json"
@@ -96,25 +95,22 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _look_at(directory: Path) -> WrittenFolder:
+    label = "a source"
+    for name in (PROGRESS, WRITTEN):
+        with suppress(OSError, ValueError):
+            about = json.loads((directory / name).read_text())
+            if isinstance(about, dict) and isinstance(about.get("label"), str):
+                label = about["label"]
     used = (directory / USE_LOCK).stat()
     files = [entry.stat() for entry in os.scandir(directory) if entry.name.endswith((COLUMNS_SUFFIX, PART_SUFFIX))]
     return WrittenFolder(
         directory=directory,
-        label=_read_label(directory),
+        label=label,
         num_files=len(files),
         num_bytes=sum(file.st_size for file in files),
         since_s=min((file.st_mtime for file in files), default=used.st_mtime),
         last_used_s=used.st_mtime,
     )
-
-
-def _read_label(directory: Path) -> str:
-    for name in (WRITTEN, PROGRESS):
-        with suppress(OSError, ValueError):
-            about = json.loads((directory / name).read_text())
-            if isinstance(about, dict) and isinstance(about.get("label"), str):
-                return str(about["label"])
-    return "a source"
 
 
 def use(directory: Path) -> Descriptor:
@@ -159,7 +155,8 @@ def make_room(directory: Path, num_bytes: int, limit_bytes: int | None, label: s
     found = find_written(directory.parent)
     used = sum(folder.num_bytes for folder in found)
     bound = (shutil.disk_usage(directory).free + used) // _SHARE if limit_bytes is None else limit_bytes
-    for folder in _oldest_first(each for each in found if each.directory != directory):
+    others = (each for each in found if each.directory != directory)
+    for folder in sorted(others, key=lambda each: (each.last_used_s, each.directory.name)):
         if used + num_bytes <= bound:
             return
         if remove_written(folder):
@@ -172,7 +169,3 @@ def make_room(directory: Path, num_bytes: int, limit_bytes: int | None, label: s
             " stream what save_dataset(..., format='mds') writes",
             path=str(directory),
         )
-
-
-def _oldest_first(folders: Iterable[WrittenFolder]) -> list[WrittenFolder]:
-    return sorted(folders, key=lambda folder: (folder.last_used_s, folder.directory.name))

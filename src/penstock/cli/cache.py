@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.cache.cleanup import CacheRemoval, RemovedDataset
     from penstock.cache.contents import CachedDataset
-    from penstock.data.warm import WarmedCache
+    from penstock.data.look import WarmedCache
 
 _SPANS = ((86400, "day"), (3600, "hour"), (60, "minute"))
 _MOST_PROCESSES = 8
@@ -131,7 +131,7 @@ def run_verify(options: argparse.Namespace) -> int:
 
 def run_warm(options: argparse.Namespace) -> int:
     """Fetch a dataset, showing how far it is."""
-    from penstock.data.warm import warm_cache
+    from penstock.data.look import warm_cache
 
     line = StatusLine()
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import argparse
     from contextlib import AbstractContextManager
 
-    from penstock.data.in_place.look import FilesLook
+    from penstock.data.look import FilesLook
 
 _ARGUMENT = Bounded(r"\b(format|split|subset)=(?=[,:.;)\s]|$)", 1 << 16)
 
@@ -38,6 +38,6 @@ def as_options(message: str) -> str:
 
 def look_at(options: argparse.Namespace, *, is_fresh: bool = False) -> AbstractContextManager[FilesLook | None]:
     """Index the files that a command names; None: it is a dataset with an index."""
-    from penstock.data.in_place.look import FilesLook
+    from penstock.data.look import FilesLook
 
     return FilesLook.at(options.dataset, is_fresh=is_fresh, **files_settings(options))

@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the index of a dataset."""
-    from penstock.data.stored import StoredDataset
+    from penstock.data.look import StoredDataset
 
     with look_at(options) as files:
         if files is not None:

@@ -7,20 +7,22 @@ import sys
 from typing import TYPE_CHECKING
 
 from penstock._version import __version__
-from penstock.cli import cache, head, index, inspect, merge, verify
+from penstock.cli import cache, convert, head, index, inspect, merge, verify
 from penstock.cli.files import as_options
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = (inspect, head, verify, index, merge, cache)
+_COMMANDS = (convert, inspect, head, verify, index, merge, cache)
 _INTERRUPTED = 128 + 2  # what shells expect of a command that ended by Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and give its exit status: 0 well, 1 found wrong, 2 could not run, 130 interrupted."""
-    parser = argparse.ArgumentParser(prog="penstock", description="Inspect, verify, index, merge and cache datasets.")
+    parser = argparse.ArgumentParser(
+        prog="penstock", description="Convert, inspect, verify, index, merge and cache datasets."
+    )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in _COMMANDS:

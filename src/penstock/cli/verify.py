@@ -31,7 +31,7 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check, and give 1 if something is wrong."""
-    from penstock.data.verify import verify_dataset, verify_files
+    from penstock.data.look import verify_dataset, verify_files
 
     with look_at(options, is_fresh=True) as files:
         if files is not None:

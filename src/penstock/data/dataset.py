@@ -8,27 +8,28 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from penstock.cache.progress import leave_lines_to_others
-from penstock.data.collate import keep_small_tensors_inside
+from penstock.counters import open_counters
 from penstock.data.getitem import nest, resolve_flat, resolve_ids
-from penstock.data.in_place.identity import adopt_revisions
+from penstock.data.identity import adopt_revisions
 from penstock.data.mosaic_names import MosaicNames
 from penstock.data.open_streams import open_streams
 from penstock.data.pass_readers import PassReaders, is_worker_state
-from penstock.data.run_state import Planner, RunState, advise
-from penstock.data.seat import is_worker, worker_of
-from penstock.data.settings import DatasetSettings
-from penstock.data.sources.methods import SourceMethods
-from penstock.data.stats import open_counters
-from penstock.data.stock_loader import IterableDataset, refuse_resharding, warn_of_other_batches
-from penstock.data.stream import apply_defaults, fill_weights, gather_streams, name_streams
+from penstock.data.ranks import is_worker, worker_number, worker_of
+from penstock.data.run_state import Planner, RunState
+from penstock.data.stream import DatasetSettings, apply_defaults, fill_weights, gather_streams
+from penstock.data.torch_loaders import (
+    IterableDataset,
+    keep_small_tensors_inside,
+    refuse_resharding,
+    warn_of_other_batches,
+)
 from penstock.errors import ConfigError, FetcherError, SampleIndexError
 from penstock.interrupts import cut_short, trims_traceback
 from penstock.order.state_fields import MOST, check_fields
 from penstock.processes import end_with_parent
 from penstock.reading.collected_rows import SOON
-from penstock.reading.skip import UnreadableSample, make_each
-from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
+from penstock.reading.transforms import SampleTransforms, UnreadableSample, check_transform, make_columns, make_each
+from penstock.sources.fluent_verbs import FluentVerbs
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
@@ -37,14 +38,21 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import Self
 
+    from penstock.data.sources.dataset_source import DatasetShardedSource, ShardNames
     from penstock.data.stream import Stream
     from penstock.formats.encodings.base import ImageDecoder
     from penstock.order.mosaic.rules import MosaicVersion, SamplingMethod
     from penstock.order.plan import BatchingMethod, EpochEnd
     from penstock.order.schedule import MixSchedule
     from penstock.reading.pass_reader import MakeSamples
+    from penstock.reading.source import Source
     from penstock.reading.transforms import BatchTransform, SampleTransform
     from penstock.scan.patterns import Given
+    from penstock.sources.base import TransformedShardedSource
+    from penstock.sources.iterators import SampleIterator
+    from penstock.sources.shard_info import ShardCount, ShardInfo
+    from penstock.sources.transforming import WorkerKind
+    from penstock.sources.transforms import AnySourceTransform
     from penstock.types import Columns, Int64Array
 
     Numbers = slice | Sequence[int] | Int64Array
@@ -52,7 +60,7 @@ if TYPE_CHECKING:
 _STREAMS_SHOWN = 3
 
 
-class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
+class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, IterableDataset[Any]):
     """A dataset in a store or on disk: iterate over it, or read any sample by its number.
 
         dataset = StreamingDataset(remote="s3://bucket/train", local="/tmp/train", shuffle=True)
@@ -163,10 +171,12 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         sample_transform: SampleTransform | None = None,
         batch_transform: BatchTransform | None = None,
     ) -> None:
-        settings = self._settings = DatasetSettings.of(locals())
-        self.streams = gather_streams(streams, remote, local, split, stream_name, stream_config)
+        given = dict(locals())
+        settings = self._settings = DatasetSettings.of(given)
+        self.streams = gather_streams(given)
         apply_defaults(self.streams, settings.stream_defaults)
         self.columnar = columnar
+        self._shard_names: ShardNames | None = None
         check_transform(batch_transform, "batch_transform")
         self.make_columns = None if batch_transform is None else partial(make_columns, batch_transform)
         self._sample_transform, self._allow_mix_change = sample_transform, allow_mix_change
@@ -180,18 +190,23 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         reading = settings.reading
         self.predownload, self.cache_limit, self.on_error = reading.predownload, reading.cache_limit, reading.on_error
         self.replication = settings.seat.replication
-        self.counters = open_counters(len(self.streams))
+        self.counters = open_counters(len(self.streams), worker_number)
         self._opened = open_streams(self.streams, settings.decoding, reading.cache_limit, self.counters)
         source, first_ids = self._opened.source, self._opened.first_ids
-        names = name_streams(self.streams)
-        shards = self._opened.describe(names, self.streams)
+        shards = [stream.describe() for stream in self._opened.streams]
         self.epoch_size = fill_weights(self.streams, shards, settings.order)
-        advise_on = partial(advise, source, reading.cache_limit, self._opened.index_bytes)
-        planner = Planner(shards, settings.order, allow_mix_change=self._allow_mix_change, advise=advise_on)
+        planner = Planner(
+            shards,
+            settings.order,
+            allow_mix_change=self._allow_mix_change,
+            source=source,
+            cache_limit=reading.cache_limit,
+            index_bytes=0 if self._opened.cache is None else self._opened.cache.index_bytes,
+        )
         of_streams = [stream.sample_transform for stream in self.streams]
         transforms = SampleTransforms(source, first_ids, of_streams, self._sample_transform)
-        self._transforms = transforms if transforms.are_any else None
-        self.run = RunState(planner, settings.seat, batch_size, self._opened.identity(names, self.streams))
+        self._transforms = transforms if any(transforms.chains) else None
+        self.run = RunState(planner, settings.seat, batch_size, self._opened.identity())
         self.readers = PassReaders(self.run, source, first_ids, reading, self.counters)
 
     def __repr__(self) -> str:
@@ -229,7 +244,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
             return self.get_item(ids)
         if type(self).get_item is not StreamingDataset.get_item:
             return nest([self.get_item(int(number)) for number in ids], key)
-        samples = self.readers.here.main.batches.read(ids, SOON).samples()
+        samples = self.readers.here.main.read(ids, SOON).samples()
         if self._transforms is not None:
             samples = make_each(self._transforms.apply, [int(number) for number in ids], samples, skips=False)
         return nest(samples, key)
@@ -247,7 +262,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
                 raise SampleIndexError(
                     f"sample {sample_id} is out of range: the dataset has {self.num_samples} samples", sample=sample_id
                 )
-            sample = readers.main.batches.read_one(sample_id)
+            sample = readers.main.read_one(sample_id)
         return sample if self._transforms is None else self._transforms.apply(sample_id, sample)
 
     @trims_traceback
@@ -257,7 +272,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         Of the transforms, only `batch_transform` is applied.
         """
         ids = resolve_flat(key, self.num_samples)
-        columns = self.readers.here.main.batches.read_columns(ids).columns()
+        columns = self.readers.here.main.read_columns(ids).columns()
         return columns if self.make_columns is None else self.make_columns(ids, columns)
 
     # --- Iterating --------------------------------------------------------------------------------------------
@@ -276,6 +291,8 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
             end_with_parent()
             keep_small_tensors_inside(self.counters)
             if worker_of()[0] != 0:
+                from penstock.cache.progress import leave_lines_to_others
+
                 leave_lines_to_others()
             return chain.from_iterable(self._to_the_end(self._watched(self._begin_pass(number))))
         return chain.from_iterable(self._begin_later(number))
@@ -296,7 +313,8 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         """Yield the pieces of a worker's pass; the worker may end with it, so it hears now of all it has caused."""
         yield from pieces
         with suppress(FetcherError):  # no pass shall fail for the sake of its counts
-            self._opened.refresh_counts()
+            if self._opened.cache is not None:
+                self._opened.cache.refresh_counts()
 
     def _begin_pass(self, number: int | None) -> Iterator[Iterator[Any]]:
         """Return what this process yields in a pass, samples or batches by column, in pieces to be laid end to end."""
@@ -381,6 +399,59 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
             self._opened.source.close()
             self._open(self._settings, self.batch_size)
         self.run.load(obj)
+
+    # --- As a source: shards by name, and transforms that give sources ----------------------------------------
+
+    def as_source(self) -> DatasetShardedSource:
+        """Return the samples as a `ShardedSource`: all of them once, as they are stored, with transforms applied.
+
+        Weights, shuffling and ranks do not count there. Whatever takes a source takes the dataset itself, too.
+        """
+        from penstock.data.sources.dataset_source import DatasetShardedSource, ShardNames  # seldom needed
+
+        if self._shard_names is None or self._shard_names.opened is not self._opened:
+            self._shard_names = ShardNames(self._opened, self.streams)
+        return DatasetShardedSource(self, self._shard_names)
+
+    def as_stream_source(self, columns: tuple[str, ...] | None = None, limit_bytes: int | None = None) -> Source:
+        """Return this dataset as a stream of another one: `Stream(source=...)` calls it."""
+        return self.as_source().as_stream_source(columns, limit_bytes)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The names of the shards, which `open_shard` takes."""
+        return self.as_source().shard_names
+
+    @property
+    def num_shards(self) -> ShardCount:
+        """The number of shards of all streams; may also be called."""
+        from penstock.sources.shard_info import ShardCount
+
+        return ShardCount(len(self._opened.source.spans))
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        """Return what is known of a shard."""
+        return self.as_source().get_shard_info(shard_name)
+
+    def open_shard(self, shard_name: str) -> SampleIterator:
+        """Open a shard at its beginning."""
+        return self.as_source().open_shard(shard_name)
+
+    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+        """Open a shard at a row."""
+        return self.as_source().open_shard_at_row(shard_name, row)
+
+    def iter_shards(
+        self, shard_indices: Sequence[int] | None = None, start_shard: int = 0, start_row: int = 0
+    ) -> SampleIterator:
+        """Read shards one after the other, as they are stored."""
+        return self.as_source().iter_shards(shard_indices, start_shard, start_row)
+
+    def transform(
+        self, transform: AnySourceTransform, *, num_workers: int = 0, worker_kind: WorkerKind = "thread"
+    ) -> TransformedShardedSource:
+        """Apply a transform, or several joined with `>>`, to each sample as it is read."""
+        return self.as_source().transform(transform, num_workers=num_workers, worker_kind=worker_kind)
 
     # --- Looking in, and leaving ------------------------------------------------------------------------------
 

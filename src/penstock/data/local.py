@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -10,11 +11,13 @@ from penstock.data.getitem import nest, resolve_flat, resolve_ids
 from penstock.data.mosaic_names import Shards, Spanner
 from penstock.errors import ConfigError, EmptyDatasetError, SampleIndexError
 from penstock.formats.base import ReadOptions
+from penstock.order.id_spans import IdSpans
 from penstock.reading.collected_rows import BatchReader
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.open_shards import OpenShards
+from penstock.reading.schedule import rows_at_once
 from penstock.reading.shard_table import check_layouts
-from penstock.reading.source import OpenShard, Source
+from penstock.reading.source import OpenShard
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -79,13 +82,18 @@ class LocalDataset:
         check_layouts(self.index, options)
         if not self.index.num_samples:
             raise EmptyDatasetError(f"Stream contains no samples: {self.local}", path=str(self.local))
-        self._shards = _LocalShards(
+        self._spans = IdSpans(self.index.lengths)
+        self._memory_limit = parse_bytes(memory_limit)
+        self._open = partial(
+            _open_shard,
             folder,
             options,
             validate_hash=None if validate_hash is None else check_hashes(validate_hash)[0],
             unpack_dir=None if unpack_dir is None else Path(unpack_dir).expanduser(),
-            memory_limit=parse_bytes(memory_limit),
+            memory_limit=self._memory_limit,
         )
+        # The memory that each open shard takes.
+        self._memory_bytes = self.index.columns.unpacked_sizes * (unpack_dir is None)
         self._start()
 
     def __repr__(self) -> str:
@@ -96,12 +104,12 @@ class LocalDataset:
     @property
     def num_samples(self) -> int:
         """The number of samples."""
-        return self._shards.spans.num_samples
+        return self._spans.num_samples
 
     @property
     def size(self) -> int:
         """The number of samples."""
-        return self._shards.spans.num_samples
+        return self._spans.num_samples
 
     @property
     def shards(self) -> Shards:
@@ -111,17 +119,17 @@ class LocalDataset:
     @property
     def spanner(self) -> Spanner:
         """Finds the shard of a sample: `shard, row = dataset.spanner[sample]`."""
-        return Spanner(self._shards.spans)
+        return Spanner(self._spans)
 
     def __len__(self) -> int:
-        return self._shards.spans.num_samples
+        return self._spans.num_samples
 
     @overload
     def __getitem__(self, key: int | np.integer[Any]) -> Sample: ...
     @overload
     def __getitem__(self, key: Numbers) -> list[Sample]: ...
     def __getitem__(self, key: int | np.integer[Any] | Numbers) -> Sample | list[Sample]:
-        ids = resolve_ids(key, self._shards.spans.num_samples)
+        ids = resolve_ids(key, self._spans.num_samples)
         return self.get_item(ids) if isinstance(ids, int) else nest(self._reader.read(ids).samples(), key)
 
     def __iter__(self) -> Iterator[Sample]:
@@ -132,7 +140,7 @@ class LocalDataset:
 
     def get_item(self, sample_id: int) -> Sample:
         """Return one sample by its number, counted from 0."""
-        if not 0 <= sample_id < self._shards.spans.num_samples:
+        if not 0 <= sample_id < self._spans.num_samples:
             raise SampleIndexError(
                 f"sample {sample_id} is out of range: the dataset has {len(self)} samples", sample=sample_id
             )
@@ -140,7 +148,7 @@ class LocalDataset:
 
     def read_columns(self, key: Numbers) -> Columns:
         """Return samples as columns, in the order you asked for: each an array if the values allow it, else a list."""
-        ids = resolve_flat(key, self._shards.spans.num_samples)
+        ids = resolve_flat(key, self._spans.num_samples)
         return self._reader.read_columns(ids).columns()
 
     def close(self) -> None:
@@ -163,51 +171,11 @@ class LocalDataset:
         self._start()
 
     def _start(self) -> None:
-        shards = self._shards
-        self._open_shards = OpenShards(
-            shards.open, shards.memory_bytes, shards.memory_limit, sizes=self.index.columns.raw_sizes
-        )
-        self._reader = BatchReader(shards.spans, self._open_shards)
+        sizes = self.index.columns.raw_sizes
+        self._open_shards = OpenShards(self._open, self._memory_bytes, self._memory_limit, sizes=sizes)
+        self._reader = BatchReader(self._spans, self._open_shards)
 
 
-class _LocalShards(Source):
-    """The shards of a folder; those that are compressed are unpacked into memory, or into a folder of their own."""
-
-    def __init__(
-        self,
-        folder: LocalFolder,
-        options: ReadOptions,
-        *,
-        validate_hash: str | None,
-        unpack_dir: Path | None,
-        memory_limit: int,
-    ) -> None:
-        super().__init__(folder.index.lengths)
-        self.memory_limit = memory_limit
-        self._folder, self._options, self._shards = folder, options, folder.index.shards
-        self._validate_hash, self._unpack_dir = validate_hash, unpack_dir
-
-    @property
-    def memory_bytes(self) -> Int64Array:
-        """The memory that each open shard takes."""
-        return self._folder.index.columns.unpacked_sizes * (self._unpack_dir is None)
-
-    def open(self, shard: int) -> OpenShard:
-        """Open a shard, unpacked if need be."""
-        reader = self._folder.open_shard(
-            self._shards[shard],
-            self._options,
-            validate_hash=self._validate_hash,
-            unpack_dir=self._unpack_dir,
-            memory_limit=self.memory_limit,
-        )
-        return OpenShard(reader)
-
-
-_ITER_ROWS = 256
-_ITER_BYTES = 32 << 20
-
-
-def rows_at_once(sample_bytes: float) -> int:
-    """Return how many samples to read at a time in a pass over a dataset; images take more than they are stored in."""
-    return max(1, min(_ITER_ROWS, int(_ITER_BYTES / max(1.0, sample_bytes))))
+def _open_shard(folder: LocalFolder, options: ReadOptions, shard: int, **how: Any) -> OpenShard:
+    """Open a shard of a folder; one that is compressed is unpacked into memory, or into a folder of its own."""
+    return OpenShard(folder.open_shard(folder.index.shards[shard], options, **how))

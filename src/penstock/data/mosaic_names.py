@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.data.run_state import RunState
-    from penstock.data.settings import DatasetSettings
+    from penstock.data.stream import DatasetSettings
     from penstock.index.model import Index
     from penstock.index.shards import FileInfo, ShardInfo
     from penstock.order.id_spans import IdSpans
     from penstock.types import Int64Array
+
+
+T = TypeVar("T")
 
 
 class ShardFile(NamedTuple):
@@ -122,6 +126,16 @@ class Spanner:
         return shard, int(sample_id - self._spans.starts[shard])
 
 
+class _Setting(Generic[T]):
+    """A setting of a dataset, read where it is kept."""
+
+    def __init__(self, place: str) -> None:
+        self._get = attrgetter(f"_settings.{place}")
+
+    def __get__(self, dataset: MosaicNames | None, kind: type) -> T:
+        return cast("T", self if dataset is None else self._get(dataset))
+
+
 class MosaicNames(OpenedDataset):
     """The settings, counts and shards of a dataset, under the names of MosaicML Streaming."""
 
@@ -133,10 +147,13 @@ class MosaicNames(OpenedDataset):
 
     # --- Settings -----------------------------------------------------------------------------------------------
 
-    @property
-    def shuffle(self) -> bool:
-        """Whether samples are shuffled."""
-        return self._settings.order.shuffle
+    shuffle = _Setting[bool]("order.shuffle")  # whether samples are shuffled
+    shuffle_block_size = _Setting[int | None]("order.shuffle_block_size")  # how many each lane shuffles among, if said
+    batching_method = _Setting[str]("order.batching_method")  # how batches are made of several streams
+    sampling_method = _Setting[str]("order.sampling_method")  # how some samples of a stream are chosen
+    sampling_granularity = _Setting[int]("order.sampling_granularity")  # how many samples are chosen in a row
+    partition_algo = _Setting[str | None]("order.partition_algo")  # how samples are dealt to nodes, if you said it
+    allow_unsafe_types = _Setting[bool]("decoding.allow_unsafe_types")  # whether `pkl` columns are read
 
     @property
     def shuffle_algo(self) -> str | None:
@@ -150,11 +167,6 @@ class MosaicNames(OpenedDataset):
         return seed
 
     @property
-    def shuffle_block_size(self) -> int | None:
-        """How many samples each lane shuffles among, if you said it."""
-        return self._settings.order.shuffle_block_size
-
-    @property
     def num_canonical_nodes(self) -> int:
         """The lanes of the order, of a loaded state if there is one."""
         lanes: int = self.run.describe_order()["num_canonical_nodes"]
@@ -164,31 +176,6 @@ class MosaicNames(OpenedDataset):
     def initial_physical_nodes(self) -> int | None:
         """The number of nodes on which the run began."""
         return self.run.describe_order().get("initial_physical_nodes")
-
-    @property
-    def batching_method(self) -> str:
-        """How batches are made of several streams."""
-        return self._settings.order.batching_method
-
-    @property
-    def sampling_method(self) -> str:
-        """How samples are chosen of a stream that gives only some of them."""
-        return self._settings.order.sampling_method
-
-    @property
-    def sampling_granularity(self) -> int:
-        """How many samples are chosen in a row."""
-        return self._settings.order.sampling_granularity
-
-    @property
-    def partition_algo(self) -> str | None:
-        """How samples are dealt to nodes, if you said it."""
-        return self._settings.order.partition_algo
-
-    @property
-    def allow_unsafe_types(self) -> bool:
-        """Whether `pkl` columns are read."""
-        return self._settings.decoding.allow_unsafe_types
 
     # --- Counts -------------------------------------------------------------------------------------------------
 
@@ -205,7 +192,7 @@ class MosaicNames(OpenedDataset):
     @property
     def samples_per_shard(self) -> Int64Array:
         """The number of samples of each shard."""
-        return np.concatenate(self._opened.lengths)
+        return np.concatenate([each.shards.lengths for each in self._opened.streams])
 
     @property
     def sample_offset_per_shard(self) -> Int64Array:
@@ -220,7 +207,7 @@ class MosaicNames(OpenedDataset):
     @property
     def shards_per_stream(self) -> Int64Array:
         """The number of shards of each stream."""
-        return np.array([len(lengths) for lengths in self._opened.lengths], np.int64)
+        return np.array([each.shards.num_shards for each in self._opened.streams], np.int64)
 
     @property
     def shard_offset_per_stream(self) -> Int64Array:
@@ -237,7 +224,7 @@ class MosaicNames(OpenedDataset):
     @property
     def shards(self) -> Shards:
         """What the indexes say of each shard; streams with a source of their own have none."""
-        return Shards(files.index for files in self._opened.files if files is not None)
+        return Shards(each.files.index for each in self._opened.streams if each.files is not None)
 
     @property
     def spanner(self) -> Spanner:
@@ -249,8 +236,8 @@ class MosaicNames(OpenedDataset):
         """Count the bytes on this node of what was fetched for this dataset."""
         from penstock.cache.contents import read_contents  # seldom needed, and a tenth of what loading penstock takes
 
-        table = self._opened.table
-        directories = set() if table is None else {stream.directory for stream in table.cache.streams}
+        cache = self._opened.cache
+        directories = set() if cache is None else {stream.directory for stream in cache.streams}
         return sum(read_contents(directory).num_bytes for directory in directories if directory.exists())
 
     def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:  # noqa: ARG002
@@ -268,9 +255,9 @@ class MosaicNames(OpenedDataset):
 
         self._close_shards()
         for cache, stream, shards in self._opened.cached_shards(self._one_shard(shard_id)):
-            index = next(files.index for files in self._opened.files if files is not None and files.cached == stream)
+            files = next(each.files for each in self._opened.streams if each.files and each.files.cached == stream)
             for number in shards:
-                evict(cache.streams[stream].directory, index.shards[number].name)
+                evict(cache.streams[stream].directory, files.index.shards[number].name)
 
     def _one_shard(self, shard_id: int) -> Int64Array:
         if not 0 <= shard_id < self.num_shards:

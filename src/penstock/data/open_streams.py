@@ -8,21 +8,14 @@ import warnings
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 import numpy as np
 
-from penstock.cache.cache import Cache, CachedStream
-from penstock.cache.progress import single_progress_line
-from penstock.cache.stats import CacheCounts
-from penstock.cachedir.layout import default_directory
+from penstock.counters import make_stats
 from penstock.data.getitem import resolve_ids
-from penstock.data.in_place.identity import DataIdentity
-from penstock.data.in_place.local_files import LocalFiles
-from penstock.data.in_place.streams import fetched_share, files_of
-from penstock.data.stats import make_stats
+from penstock.data.identity import DataIdentity
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, PenstockError, StoreError
-from penstock.files import check_path
 from penstock.index.entry import formats
 from penstock.index.paths import resolve_inside
 from penstock.interrupts import trims_traceback
@@ -30,25 +23,59 @@ from penstock.order.options import UNPACKING_COSTS, StreamShards
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
 from penstock.reading.source import HasStretches, JoinedSources, MakesSource, ShardRange, Source, sources
-from penstock.storage.base import StoreSettings, resolve_store, shown_url, url_scheme
-from penstock.storage.url_names import real_name, with_queries
+from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.url_names import real_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from penstock.counters import Counters
-    from penstock.data.in_place.streams import FilesOfStream
-    from penstock.data.stats import LoopStats, Stats
+    from penstock.cache.cache import Cache
+    from penstock.counters import Counters, LoopStats, Stats
     from penstock.data.stream import Stream
     from penstock.formats.base import ReadOptions
-    from penstock.reading.shard_table import InPlace
-    from penstock.reading.source import CodeDigest
+    from penstock.index.model import Index
+    from penstock.reading.local_folder import InPlace
     from penstock.types import Int64Array
+    from penstock.wire.settings import CachedStream
 
     Numbers = slice | Sequence[int] | Int64Array
 
 log = logging.getLogger("penstock.data")
+
+
+class OpenedStream(NamedTuple):
+    """A stream with its shards: of a source of its own, or of the table of all that lie in stores and folders."""
+
+    name: str
+    stream: Stream
+    shards: ShardRange
+    files: StreamFiles | None  # None: it has a source of its own
+
+    @property
+    def own(self) -> Source | None:
+        """Its own source, if it has one."""
+        return self.shards.source if self.files is None else None
+
+    def describe(self) -> StreamShards:
+        """Return what the order sees of it."""
+        sizes, stretches, content = None, None, ""
+        if self.files is None:
+            source = self.shards.source
+            content, stretches = source.content, source.stretches if isinstance(source, HasStretches) else None
+        elif columns := self.files.index.columns:
+            content = columns.content
+            if content:  # files of other programs, whose shards may have any size
+                sizes = columns.raw_sizes + (UNPACKING_COSTS - 1) * columns.unpacked_sizes
+        return StreamShards(
+            name=self.name,
+            lengths=self.shards.lengths,
+            weight=self.stream.weight,
+            window=self.stream.window,
+            sizes=sizes,
+            content=content,
+            stretches=stretches,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,66 +83,36 @@ class OpenedStreams:
     """The source of all samples, and which of them belong to each stream."""
 
     source: Source
-    lengths: tuple[Int64Array, ...]  # the samples of each shard, by stream
+    streams: tuple[OpenedStream, ...]
     table: ShardTable | None  # of the streams that lie in stores and folders, if there are any
-    files: tuple[StreamFiles | None, ...]  # of each stream, if it is one of those
-    contents: tuple[str, ...]  # what tells the samples of each stream from others, if it has a source of its own
-    code_digests: tuple[Sequence[CodeDigest], ...]  # of functions that make the samples of each stream
-    stretches: tuple[Int64Array | None, ...]  # of each stream whose source says where they begin
 
     @property
-    def index_bytes(self) -> int:
-        """What the indexes take in the folders of the cache."""
-        return 0 if self.table is None else self.table.cache.index_bytes
+    def cache(self) -> Cache | None:
+        """Where copies are kept, if any may be needed."""
+        return None if self.table is None else self.table.cache
 
-    def describe(self, names: Sequence[str], streams: Sequence[Stream]) -> list[StreamShards]:
-        """Return of each stream what the order sees of it."""
-        return [
-            StreamShards(
-                name=name,
-                lengths=lengths,
-                weight=stream.weight,
-                window=stream.window,
-                stretches=stretches,
-                **(_counted(files) or {"content": content}),
-            )
-            for name, lengths, stream, files, content, stretches in zip(
-                names, self.lengths, streams, self.files, self.contents, self.stretches, strict=True
-            )
-        ]
-
-    def identity(self, names: Sequence[str], streams: Sequence[Stream]) -> DataIdentity:
+    def identity(self) -> DataIdentity:
         """Return which data these are, besides what the order sees of them."""
-        code = {
-            name: [[*each[:2]] for each in code] for name, code in zip(names, self.code_digests, strict=True) if code
-        }
-        identity = DataIdentity(tuple(stream.described_place for stream in streams), code=code)
-        for name, files in zip(names, self.files, strict=True):
-            if files is None or self.table is None:
+        identity = DataIdentity(tuple(each.stream.described_place for each in self.streams))
+        for name, _, shards, files in self.streams:
+            if files is None:
+                if code := shards.source.code_digests:
+                    identity.code[name] = [[*each[:2]] for each in code]
                 continue
             if versions := files.index.columns.versions:
                 identity.versions[name] = versions
-            if files.cached is not None and (revision := self.table.cache.revisions[files.cached]):
+            if self.cache is not None and files.cached is not None and (revision := self.cache.revisions[files.cached]):
                 identity.revisions[name] = revision
         return identity
 
     @property
     def first_ids(self) -> Int64Array:
         """The first id of each stream, and the end of the last."""
-        return np.cumsum([0, *(int(each.sum()) for each in self.lengths)])
-
-    def refresh_counts(self) -> None:
-        """Count now what was fetched for this process."""
-        if self.table is not None:
-            self.table.cache.refresh_counts()
-
-    def node_counts(self) -> dict[str, Any]:
-        """Return the counts of the node's fetcher, if there is one."""
-        return {} if self.table is None else self.table.cache.node_stats()
+        return np.cumsum([0, *(int(each.shards.lengths.sum()) for each in self.streams)])
 
     def cached_shards(self, shards: Int64Array | None) -> Iterator[tuple[Cache, int, list[int]]]:
         """Number some shards, or all, that are kept in the cache: the cache, the stream in it, the shards of that."""
-        if self.table is None:
+        if self.table is None or self.table.cache is None:
             return
         if shards is not None and isinstance(self.source, JoinedSources):
             _, shards = self.source.numbers_in(self.table, shards)
@@ -123,51 +120,44 @@ class OpenedStreams:
             yield self.table.cache, stream, numbers
 
 
-def _counted(files: StreamFiles | None) -> dict[str, Any]:
-    """Return what counts besides the lengths of shards, if these are files of other programs."""
-    columns = None if files is None else files.index.columns
-    if columns is None or not columns.content:
-        return {}
-    return {"sizes": columns.raw_sizes + (UNPACKING_COSTS - 1) * columns.unpacked_sizes, "content": columns.content}
-
-
 def open_streams(
     streams: Sequence[Stream], options: ReadOptions, limit_bytes: int | None, counters: Counters | None = None
 ) -> OpenedStreams:
     """Open the source of each stream: of its own, or shards in a store or a folder, which all share one cache."""
+    names = name_streams(streams)
     own = [_own_source(stream, options.columns, limit_bytes) for stream in streams]
     stored = {number: stream for number, stream in enumerate(streams) if own[number] is None}
-    with single_progress_line():
-        table = _open_stored(stored, options, limit_bytes, counters) if stored else None
-    ranges: list[ShardRange] = []
-    files: list[StreamFiles | None] = []
+    table = _open_stored(stored, options, limit_bytes, counters) if stored else None
+    opened = []
     first_shard = 0
     left = iter(table.streams if table is not None else ())
-    for source in own:
-        if source is not None:
-            ranges.append(ShardRange(source, 0, len(source.spans)))
-            files.append(None)
-        elif table is not None:
-            files.append(next(left))
-            ranges.append(ShardRange(table, first_shard, len(files[-1].index.shards)))  # type: ignore[union-attr]
-            first_shard += ranges[-1].num_shards
-    is_one = len(ranges) == 1 or len(stored) == len(streams)
-    whole = ranges[0].source if is_one else JoinedSources(ranges)
+    for name, stream, source in zip(names, streams, own, strict=True):
+        if source is not None or table is None:
+            shards, files = ShardRange(source, 0, len(source.spans)), None  # type: ignore[arg-type, union-attr]
+        else:
+            files = next(left)
+            shards = ShardRange(table, first_shard, len(files.index.shards))
+            first_shard += shards.num_shards
+        opened.append(OpenedStream(name, stream, shards, files))
+    is_one = len(opened) == 1 or len(stored) == len(streams)
+    whole = opened[0].shards.source if is_one else JoinedSources([each.shards for each in opened])
     if not whole.spans.num_samples and len(streams) == 1:
         where = shown_url(streams[0].url or str(streams[0].folder))
         whole.close()
         raise EmptyDatasetError(f"Stream contains no samples: {where}", path=where)
-    lengths = tuple(part.lengths for part in ranges)
-    contents = tuple("" if source is None else source.content for source in own)
-    return OpenedStreams(
-        source=whole,
-        lengths=lengths,
-        table=table,
-        files=tuple(files),
-        contents=contents,
-        code_digests=tuple(() if source is None else source.code_digests for source in own),
-        stretches=tuple(source.stretches if isinstance(source, HasStretches) else None for source in own),
-    )
+    return OpenedStreams(source=whole, streams=tuple(opened), table=table)
+
+
+def name_streams(given: Sequence[Stream]) -> list[str]:
+    """Return every stream a name of its own: the one it has, or its number.
+
+    The order of a stream depends on its name, so it must not depend on where the data are kept.
+    """
+    names = [str(number) if stream.name is None else stream.name for number, stream in enumerate(given)]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two streams are called {name!r}: give each stream its own name")
+    return names
 
 
 def _own_source(stream: Stream, columns: tuple[str, ...] | None, limit_bytes: int | None) -> Source | None:
@@ -182,61 +172,84 @@ def _own_source(stream: Stream, columns: tuple[str, ...] | None, limit_bytes: in
     raise ConfigError(f"source= of a stream is a {type(made).__name__}: give a ShardedSource, a Source or a name")
 
 
+# --- Streams in stores and folders -----------------------------------------------------------------------------------
+
+
+class _Stored(NamedTuple):
+    """A stream before its index is read: its files on this machine, and what a cache is told of it."""
+
+    stream: Stream
+    in_place: InPlace | None
+    cached: CachedStream | None  # None: nothing of it is ever copied
+
+
+def _place(stream: Stream, options: ReadOptions) -> _Stored:
+    if stream.is_dataset_here:
+        folder = LocalFolder.open(stream.in_place, stream.validate_hash)  # type: ignore[arg-type]
+        stream.choose_folder()
+        if not folder.is_compressed:
+            return _Stored(stream, folder, None)
+    from penstock.data.stream_files import place_files  # which needs a third of the library
+
+    return _Stored(stream, *place_files(stream, stream.options(options).columns))
+
+
 def _open_stored(
-    stored: Mapping[int, Stream], options: ReadOptions, limit_bytes: int | None, counters: Counters | None
+    streams: dict[int, Stream], options: ReadOptions, limit_bytes: int | None, counters: Counters | None
 ) -> ShardTable:
-    cached: list[CachedStream] = []
-    names: list[str] = []  # what those are called among the counts
-    folders: list[InPlace | None] = []
-    numbers: list[int | None] = []
-    for name, stream in stored.items():
-        files = files_of(stream, stream.options(options).columns)
-        stream.choose_folder(None if files is None else files.root)
-        if files is not None:
-            folder: InPlace | None = None if files.folder is None else LocalFiles(files.folder)
-            is_cached = True
-        else:
-            indexed = None if stream.in_place is None else LocalFolder.open(stream.in_place, stream.validate_hash)
-            folder, is_cached = indexed, indexed is None or indexed.is_compressed
-        folders.append(folder)
-        numbers.append(len(cached) if is_cached else None)
-        if is_cached:
-            cached.append(cached_stream(stream, files))
-            names.append(str(name))
-    counts = None if counters is None else CacheCounts(names, counters.row)
-    cache = Cache(cached, limit_bytes=limit_bytes, counts=counts)
+    stored = {number: _place(stream, options) for number, stream in streams.items()}
+    cached = {number: each.cached for number, each in stored.items() if each.cached is not None}
+    found = []
     with ExitStack() as undo:
-        undo.enter_context(cache)
-        found = []
-        for stream, folder, number in zip(stored.values(), folders, numbers, strict=True):
-            if number is not None:
+        cache = None
+        if cached:
+            cache = undo.enter_context(_open_cache(cached, limit_bytes, counters))
+        for number, (stream, in_place, settings) in stored.items():
+            in_cache = None if settings is None else [*cached].index(number)
+            if cache is not None and in_cache is not None:
                 try:
                     with formats.loading("mds"):  # most datasets are of this format
-                        index = cache.open_index(number)
+                        index = cache.open_index(in_cache)
                 except StoreError as error:
-                    complete = _complete_copy(stream, error)
-                    instead = {name: complete if each is stream else each for name, each in stored.items()}
+                    instead = {**streams, number: _complete_copy(stream, error)}
                     return _open_stored(instead, options, limit_bytes, counters)
-            elif isinstance(folder, LocalFolder):
-                index = folder.index
+            elif isinstance(in_place, LocalFolder):
+                index = in_place.index
             else:
                 raise ConfigError(f"{stream!r} has neither a folder nor a store: pass remote=, local= or both")
-            own = stream.options(options)
-            check_layouts(index, own)
-            where = shown_url(stream.url or str(stream.folder))
-            found.append(
-                StreamFiles(
-                    where=where,
-                    index=index,
-                    in_place=folder,
-                    cached=number,
-                    validates=stream.validate_hash is not None,
-                    share=fetched_share(index, own.columns),
-                    options=own,
-                )
-            )
+            found.append(_describe(stream, index, in_place, in_cache, options))
         undo.pop_all()
     return ShardTable(found, cache)
+
+
+def _open_cache(cached: Mapping[int, CachedStream], limit_bytes: int | None, counters: Counters | None) -> Cache:
+    """Open the cache of some streams, by their numbers."""
+    from penstock.cache.cache import Cache
+    from penstock.cache.stats import CacheCounts
+
+    counts = None if counters is None else CacheCounts(list(map(str, cached)), counters.row)
+    return Cache(list(cached.values()), limit_bytes=limit_bytes, counts=counts)
+
+
+def _describe(
+    stream: Stream, index: Index, in_place: InPlace | None, cached: int | None, options: ReadOptions
+) -> StreamFiles:
+    own = stream.options(options)
+    check_layouts(index, own)
+    share = 1.0
+    if own.columns is not None and cached is not None:
+        from penstock.data.stream_files import fetched_share
+
+        share = fetched_share(index, own.columns)
+    return StreamFiles(
+        where=shown_url(stream.url or str(stream.folder)),
+        index=index,
+        in_place=in_place,
+        cached=cached,
+        validates=stream.validate_hash is not None,
+        share=share,
+        options=own,
+    )
 
 
 def _complete_copy(stream: Stream, error: StoreError) -> Stream:
@@ -259,44 +272,13 @@ def _complete_copy(stream: Stream, error: StoreError) -> Stream:
     return alone
 
 
-def _own_directory(stream: Stream, in_place: Path | None) -> Path | None:
-    """Return the folder that a user named for copies; never the one with the files themselves, or one below it."""
-    if stream.folder is None or in_place is None:
-        return stream.folder
-    folder, files = stream.folder.absolute(), in_place.absolute()
-    return None if stream.remote is None or folder == files or files in folder.parents else stream.folder
-
-
-def cached_stream(stream: Stream, files: FilesOfStream | None = None, directory: Path | None = None) -> CachedStream:
-    """Return what a cache is told of a stream; its files have a directory of their own, unless one is given."""
-    in_place = stream.in_place if files is None else files.folder
-    url = str(in_place.absolute() if in_place is not None else stream.url if files is None else files.root)
-    settings = StoreSettings(url)
-    if in_place is None:
-        settings = with_queries(resolve_store(url, stream.storage_options), stream.queries)
-    if directory is None:
-        directory = _own_directory(stream, in_place) or default_directory(url, None)
-    check_path(directory)
-    return CachedStream(
-        directory=directory.absolute(),
-        store=settings,
-        keep_zip=bool(stream.keep_zip),
-        validate_hash=stream.validate_hash,
-        retry=2 if stream.download_retry is None else stream.download_retry,
-        timeout_s=60.0 if stream.download_timeout is None else stream.download_timeout,
-        files=None if files is None else files.request,
-    )
-
-
 # --- Objects beside the shards, such as videos -----------------------------------------------------------------
 
 
-def fetch_object(
-    opened: OpenedStreams, url: str, local: str | None, remotes: Sequence[str | None], *, ahead: bool
-) -> Path:
+def fetch_object(opened: OpenedStreams, url: str, local: str | None, *, ahead: bool) -> Path:
     """Bring an object that lies below the remote of one of the streams, and say where it is."""
-    for files, remote in zip(opened.files, remotes, strict=True):
-        below = "" if remote is None else f"{remote.rstrip('/')}/"
+    for _, stream, _, files in opened.streams:
+        below = "" if stream.url is None else f"{stream.url.rstrip('/')}/"
         if files is None or (url_scheme(url) is not None and not (below and url.startswith(below))):
             continue
         key = real_name(url, url.removeprefix(below))
@@ -305,8 +287,8 @@ def fetch_object(
             if not path.is_file():
                 raise ObjectNotFoundError(f"{path} is missing, or is not a file", path=str(path))
             return path
-        if files.cached is not None and opened.table is not None:
-            cache = opened.table.cache
+        cache = opened.cache
+        if files.cached is not None and cache is not None:
             if ahead:
                 return _fetch_ahead(cache, files.cached, key, local)
             return cache.fetch_object(files.cached, key, local)
@@ -378,7 +360,7 @@ class OpenedDataset:
         `url` is a URL below the remote of one of the streams, or a key below the remote of the first one. `local` is
         its name below the folder of the stream. It counts against the cache limit and is evicted like a shard.
         """
-        return fetch_object(self._opened, url, local, [stream.url for stream in self.streams], ahead=ahead)
+        return fetch_object(self._opened, url, local, ahead=ahead)
 
     @overload
     def stats(self, *, by_worker: bool = ..., flat: Literal[False] = ...) -> Stats: ...
@@ -398,8 +380,11 @@ class OpenedDataset:
 
     def count(self, *, loop: LoopStats | None = None, by_worker: bool = False) -> Stats:
         """Return the counts of this rank, with those of a training loop."""
-        self._opened.refresh_counts()
-        node = self._opened.node_counts()
+        cache = self._opened.cache
+        node = {}
+        if cache is not None:
+            cache.refresh_counts()
+            node = cache.node_stats()
         return make_stats(self.counters.read(), len(self.streams), node=node, loop=loop, by_worker=by_worker)
 
     def _cached_shards(self, key: Numbers | None) -> Iterator[tuple[Cache, int, list[int]]]:

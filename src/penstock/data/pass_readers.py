@@ -6,13 +6,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.data.passes import NO_WORKER
-from penstock.data.seat import is_worker, pass_key, worker_of
+from penstock.data.ranks import is_worker, worker_of
 from penstock.errors import ResumeError
 from penstock.order.state_fields import COUNT, check_fields
 from penstock.processes import PerProcess
-from penstock.reading.pass_reader import PassReader
-from penstock.reading.readers import DeliveredCount, PassUnderWay, ProcessReaders
+from penstock.reading.pass_reader import DeliveredCount, PassReader, PassUnderWay, ProcessReaders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,8 +18,7 @@ if TYPE_CHECKING:
     from penstock.counters import Counters
     from penstock.data.passes import Pass
     from penstock.data.run_state import RunState
-    from penstock.reading.pass_reader import MakeColumns, MakeSamples, PassOptions
-    from penstock.reading.readers import ThreadReader
+    from penstock.reading.pass_reader import MakeColumns, MakeSamples, PassOptions, ThreadReader
     from penstock.reading.source import Source
     from penstock.types import Columns, Int64Array
 
@@ -55,9 +52,8 @@ class PassReaders:
 
     @contextmanager
     def announced(self, num_workers: int) -> Iterator[Pass]:
-        """Begin a pass for a loader with so many workers, or none; who is started within the block takes part in it."""
-        self._run.compare_with_ranks(waits=True)
-        begun = self._run.passes.announce(num_workers, self._run.start_of)
+        """Begin a pass for a loader with so many workers, or none; those started within the block take part in it."""
+        begun = self._run.announce(num_workers)
         self._announced = begun.number
         try:
             yield begun
@@ -65,42 +61,26 @@ class PassReaders:
             self._announced = None
 
     def take_announced(self) -> int | None:
-        """Return the number of the pass that was announced for whoever asks now, once."""
+        """Return the number of the pass that was announced for the one who asks now, once."""
         number, self._announced = self._announced, None
         return number
 
     def samples(self, number: int | None, make: MakeSamples | None) -> Iterator[Iterator[Any]]:
         """Take part in a pass and give its samples, in pieces to be laid end to end."""
-        return self._join(number, make=make).samples()
+        return self._join(number, self.here.main, make=make).samples()
 
     def columns(self, number: int | None, make_columns: MakeColumns | None) -> Iterator[Columns]:
         """Take part in a pass and give its batches by column."""
-        return self._join(number, make_columns=make_columns).columns()
+        return self._join(number, self.here.main, make_columns=make_columns).columns()
 
-    def _join(self, number: int | None, **makes: Any) -> PassReader:
-        worker, num_workers = worker_of()
-        if number is None:
-            self._run.compare_with_ranks(waits=True)
-        begun = self._run.passes.join(worker if is_worker() else NO_WORKER, pass_key(), self._run.start_of, number)
-        return self._reader(begun, worker, num_workers, self.here.main, **makes)
-
-    def for_loader(self, begun: Pass, make_columns: MakeColumns | None, *, in_thread: bool) -> PassReader:
-        """Return the reader by column of this thread, or of another one, in a pass that was announced for no worker."""
-        self._run.passes.join(NO_WORKER, None, self._run.start_of, begun.number)
-        here = self.here
-        if not in_thread:
-            return self._reader(begun, 0, 1, here.main, make_columns=make_columns)
-        [thread_reader] = here.of_threads(1)
-        reader = self._reader(begun, 0, 1, thread_reader, make_columns=make_columns)
-        here.under_way = None  # a thread reads ahead of what is taken, which only its loader counts
+    def columns_ahead(self, begun: Pass, make_columns: MakeColumns | None) -> PassReader:
+        """Return the reader by column of another thread, in a pass that was announced for no worker."""
+        reader = self._join(begun.number, self.here.of_thread(), make_columns=make_columns)
+        self.here.under_way = None  # a thread reads ahead of what is taken, which only its loader counts
         return reader
 
-    def abandon_threads(self) -> None:
-        """Leave the threads of now alone, which may still wait for a store."""
-        self.here.abandon_threads()
-
-    def _reader(self, begun: Pass, worker: int, num_workers: int, reader: ThreadReader, **makes: Any) -> PassReader:
-        schedule = self._run.schedule(begun, worker, num_workers)
+    def _join(self, number: int | None, reader: ThreadReader, **makes: Any) -> PassReader:
+        schedule = self._run.schedule(self._run.join(number))
         delivered, self._num_yielded_before = DeliveredCount(self._num_yielded_before), 0
         self.here.under_way = PassUnderWay(schedule, delivered)
         return PassReader(schedule, self._source, reader, self._options, delivered=delivered, **makes)
@@ -127,7 +107,7 @@ class PassReaders:
         }
 
     def load_worker_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Go on from the state of this worker with its next pass; gives the state of the job where that pass began."""
+        """Go on from the state of this worker with its next pass; return the state of the job where that pass began."""
         check_fields(state, _WORKER_FIELDS, "one worker of a torch DataLoader")
         worker, num_workers = worker_of()
         if (state["worker"], state["num_workers"]) != (worker, num_workers):

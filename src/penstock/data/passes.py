@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.data.seat import is_worker
+from penstock.data.ranks import is_worker
 from penstock.errors import ResumeError
 from penstock.files import os_errors
 from penstock.order.cursor import Cursor
@@ -22,10 +22,10 @@ from penstock.runtime import runtime_folder
 from penstock.shared_file import SharedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Sequence
 
 NO_WORKER = -1  # a process that iterates by itself
-# Only the newest pass is ever joined by somebody who comes late; a few more serve loaders that take turns.
+# Only the newest pass is ever joined by a worker that comes late; a few more serve loaders that take turns.
 _PASSES_KEPT = 8
 
 
@@ -55,13 +55,38 @@ class PassState:
     is_state_new: bool = False  # no pass has begun at it yet
     is_epoch_new: bool = False  # it was set, to another one than that under way, and no pass has begun since
     num_passes: int = 0
+    passes: list[Pass] = field(default_factory=list)
 
     @property
     def is_between_passes(self) -> bool:
         """Whether the next pass is what counts, not the one before: a state was loaded, an epoch set, or none begun."""
         return not self.passes or self.is_state_new or self.is_epoch_new
 
-    passes: list[Pass] = field(default_factory=list)
+    def begin(self, at: Cursor, *, key: str | None = None, expected: Sequence[int] = ()) -> Pass:
+        """Begin a pass, which those workers will join that are expected."""
+        begun = Pass(number=self.num_passes, epoch=at.epoch, position=at.position, key=key, expected=list(expected))
+        self.num_passes += 1
+        for earlier in self.passes:
+            earlier.expected = []  # a worker that has not come by now never will
+        self.passes = [*self.passes[1 - _PASSES_KEPT :], begun]
+        self.next_epoch = at.epoch + 1
+        self.is_state_new = self.is_epoch_new = False
+        return begun
+
+    def find(self, worker: int, key: str | None, number: int | None) -> Pass | None:
+        """Find the newest pass that waits for a worker, or the one that the worker was started for.
+
+        `number` is that of an announced pass, where the worker was started for it. `key` names the pass for the workers
+        of a loader that announces nothing; a worker that took part already is here for the next one, whatever the key.
+        """
+        for begun in reversed(self.passes):
+            if number is not None:
+                is_meant = begun.number == number
+            else:
+                is_meant = worker in begun.expected or (key is not None and begun.key == key)
+            if is_meant and worker not in begun.workers:
+                return begun
+        return None
 
 
 class _ProcessLock:
@@ -73,7 +98,7 @@ class _ProcessLock:
 
 
 class SharedPasses:
-    """A shared file. Any process may read and write it; each change is one step that nobody sees half done."""
+    """A shared file. Any process may read and write it; each change is one step, of which no other sees a half."""
 
     def __init__(self) -> None:
         self._file = SharedFile(is_worker, is_copied=True)
@@ -84,11 +109,21 @@ class SharedPasses:
         with self._locked():
             return self._load()
 
+    @contextmanager
+    def changed(self) -> Iterator[PassState]:
+        """Yield what is shared, and write down what became of it."""
+        with self._locked():
+            now = self._load()
+            yield now
+            # In one piece, blanks over what was longer before: a process killed here leaves the old or the new.
+            data, descriptor = json.dumps(asdict(now)).encode(), self._file.descriptor
+            os.pwrite(descriptor, data.ljust(os.fstat(descriptor).st_size), 0)
+
     def set_epoch(self, epoch: int) -> None:
         """Make this epoch the next one. A state that waits to be resumed in just this epoch stays."""
         if epoch < 0:
             raise ResumeError(f"epoch {epoch} does not exist: epochs count from 0")
-        with self._changed() as now:
+        with self.changed() as now:
             now.next_epoch = epoch
             now.is_epoch_new = not now.passes or now.passes[-1].epoch != epoch
             if now.is_state_new and now.state is not None and int(now.state["epoch"]) != epoch:
@@ -96,52 +131,8 @@ class SharedPasses:
 
     def load(self, state: dict[str, Any]) -> None:
         """Note a state to go on from: the next pass begins there."""
-        with self._changed() as now:
+        with self.changed() as now:
             now.state, now.is_state_new = state, True
-
-    def announce(self, num_workers: int, start_of: Callable[[PassState], Cursor]) -> Pass:
-        """Begin a pass that so many workers will join, or with none of them the process itself."""
-        with self._changed() as now:
-            begun = self._begin(now, start_of(now))
-            begun.expected = list(range(num_workers)) or [NO_WORKER]
-            return begun
-
-    def join(
-        self, worker: int, key: str | None, start_of: Callable[[PassState], Cursor], number: int | None = None
-    ) -> Pass:
-        """Take part in the pass that this worker is meant for, beginning it if nobody has yet.
-
-        `number` is that of an announced pass, where the worker was started for it. `key` names the pass for the workers
-        of a loader that announces nothing; a worker that took part already is here for the next one, whatever the key.
-        Each call of `NO_WORKER` begins a pass, unless one was announced.
-        """
-        with self._changed() as now:
-            begun = _find_pass(now.passes, worker, key, number) or self._begin(now, start_of(now), key)
-            begun.workers.append(worker)
-            return begun
-
-    def _begin(self, now: PassState, at: Cursor, key: str | None = None) -> Pass:
-        begun = Pass(number=now.num_passes, epoch=at.epoch, position=at.position, key=key)
-        now.num_passes += 1
-        for earlier in now.passes:
-            earlier.expected = []  # who has not come by now never will
-        now.passes = [*now.passes[1 - _PASSES_KEPT :], begun]
-        now.next_epoch = at.epoch + 1
-        now.is_state_new = now.is_epoch_new = False
-        return begun
-
-    @contextmanager
-    def _changed(self) -> Iterator[PassState]:
-        with self._locked():
-            now = self._load()
-            yield now
-            self._write(now)
-
-    def _write(self, now: PassState) -> None:
-        # In one piece, blanks over what was longer before: whoever is killed here leaves the old or the new.
-        data = json.dumps(asdict(now)).encode()
-        descriptor = self._file.descriptor
-        os.pwrite(descriptor, data.ljust(os.fstat(descriptor).st_size), 0)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -174,15 +165,3 @@ class SharedPasses:
         self._in_process = PerProcess(_ProcessLock)
         if self._file.is_new:
             os.pwrite(self._file.descriptor, json.dumps(state["passes"]).encode(), 0)
-
-
-def _find_pass(passes: list[Pass], worker: int, key: str | None, number: int | None) -> Pass | None:
-    """Find the newest pass that waits for a worker, or the one that the worker was started for."""
-    for begun in reversed(passes):
-        if number is not None:
-            is_meant = begun.number == number
-        else:
-            is_meant = worker in begun.expected or (key is not None and begun.key == key)
-        if is_meant and worker not in begun.workers:
-            return begun
-    return None

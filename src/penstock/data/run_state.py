@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.cachedir.once import keep_in_files
-from penstock.data.in_place.identity import DataIdentity
 from penstock.data.passes import NO_WORKER, SharedPasses
-from penstock.data.ranks.agreement import Agreement
-from penstock.data.seat import find_seat, is_worker, worker_of
+from penstock.data.ranks import Agreement, find_seat, is_worker, pass_key, worker_of
 from penstock.errors import ConfigError, ResumeError
 from penstock.order.advice import CacheRoom, check_cache, check_world
 from penstock.order.cursor import Cursor
@@ -27,8 +24,11 @@ from penstock.user_warnings import warn_user
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import numpy.typing as npt
+
+    from penstock.data.identity import DataIdentity
     from penstock.data.passes import Pass, PassState
-    from penstock.data.seat import SeatSettings
+    from penstock.data.ranks import SeatSettings
     from penstock.order.make_plan import RunSettings
     from penstock.order.options import StreamShards
     from penstock.order.plan import Plan
@@ -37,35 +37,6 @@ if TYPE_CHECKING:
 
 # Without a batch size, samples come one by one but are still read many at a time.
 _READ_AT_ONCE = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedRun:
-    """A plan, and where the state that it was made from left off."""
-
-    plan: Plan
-    resumed_at: Cursor
-
-    def start_of(self, next_epoch: int, world: World, global_batch_size: int, *, is_state_new: bool) -> Cursor:
-        """Return where the next pass begins: at the state, unless a pass has begun there; after a finished epoch, anew.
-
-        An epoch may be finished before its last sample, where whole batches are made of several streams.
-        """
-        if not is_state_new:
-            return Cursor(next_epoch, 0)
-        at = self.resumed_at
-        if at.position >= _end_of(self.plan, at, world, global_batch_size) or (
-            at.position and not any(self.plan.num_batches(at, seat, global_batch_size) for seat in seats(world))
-        ):
-            return Cursor(at.epoch + 1, 0)
-        return at
-
-
-def _end_of(plan: Plan, at: Cursor, world: World, global_batch_size: int) -> int:
-    """Return the position at which the epoch of a cursor is over."""
-    if isinstance(plan, MosaicPlan):
-        return plan.end(at, world, global_batch_size)
-    return plan.epoch_size(at.epoch)
 
 
 class Planner:
@@ -77,72 +48,113 @@ class Planner:
         settings: RunSettings,
         *,
         allow_mix_change: bool,
-        advise: Callable[[StreamPlan, World, bool], None],
+        source: Source,
+        cache_limit: int | None,
+        index_bytes: int,
     ) -> None:
         self.streams, self.settings = streams, settings
-        self._allow_mix_change, self._advise = allow_mix_change, advise
-        self._last: tuple[Any, PlannedRun] | None = None
+        self._allow_mix_change = allow_mix_change
+        self._source, self._cache_limit, self._index_bytes = source, cache_limit, index_bytes
+        self._last: tuple[Any, tuple[Plan, Cursor]] | None = None
 
-    def plan(self, world: World, global_batch_size: int, state: Mapping[str, Any] | None) -> PlannedRun:
-        """Return the plan of a world for global batches of a size, going on from a state if there is one."""
+    def plan(self, world: World, global_batch_size: int, state: Mapping[str, Any] | None) -> tuple[Plan, Cursor]:
+        """Return the plan of a world for global batches of a size, and where the state left off that it goes on from.
+
+        It warns of what the world and the limit of the cache mean for a plan that is new.
+        """
         key = (world.num_nodes, world.ranks_per_node, global_batch_size, json.dumps(state, sort_keys=True))
         if self._last is not None and self._last[0] == key:
             return self._last[1]
-        plan, at = make_plan(
+        made = make_plan(
             self.streams,
             self.settings,
             world=world,
             global_batch_size=global_batch_size,
             state=state,
             allow_mix_change=self._allow_mix_change,
-            compute_once=keep_in_files,
+            compute_once=_keep_in_files,
         )
-        if isinstance(plan, StreamPlan):
-            self._advise(plan, world, state is not None)
-        planned = PlannedRun(plan=plan, resumed_at=at)
-        self._last = key, planned
-        return planned
+        if isinstance(made[0], StreamPlan):
+            self._advise(made[0], world, is_resumed=state is not None)
+        self._last = key, made
+        return made
+
+    def _advise(self, plan: StreamPlan, world: World, *, is_resumed: bool) -> None:
+        room, sizes = None, self._source.sizes
+        if self._cache_limit is not None and fetched_by(self._source) is not None:
+            room = CacheRoom(limit_bytes=self._cache_limit, shard_bytes=sizes, index_bytes=self._index_bytes)
+            check_cache(plan, world, room, is_resumed=is_resumed)
+        if worker_of()[0] == 0:  # one of all workers is enough to say it
+            check_world(plan, world, int(sizes.sum()), room)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}  # quick to make again, and large
 
 
-class _Now(NamedTuple):
+def _keep_in_files(name: str, compute: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    from penstock.cachedir.once import keep_in_files  # for the orders of MosaicML alone
+
+    return keep_in_files(name, compute)
+
+
+class RankNow(NamedTuple):
     """Who this rank is at this moment, and what it reads by."""
 
     seat: Seat
     batch_size: int  # the samples of a rank that are dealt as one batch
-    run: PlannedRun
+    plan: Plan
+    resumed_at: Cursor  # where the state that the plan was made from left off
 
     @property
     def global_batch_size(self) -> int:
+        """The samples of all ranks that are dealt as one batch."""
         return self.batch_size * self.seat.world.num_ranks
+
+    def num_batches(self, at: Cursor) -> int:
+        """Count the batches of this rank from a cursor to the end of its epoch."""
+        return self.plan.num_batches(at, self.seat, self.global_batch_size)
+
+    def num_samples(self, at: Cursor, num_batches: int) -> int:
+        """Count the samples in the first batches of this rank after a cursor, of which the last may be a short one."""
+        if not num_batches:
+            return 0
+        last = self.plan.batch(at, num_batches - 1, self.seat, self.global_batch_size)
+        return (num_batches - 1) * self.batch_size + len(last)
+
+    def end(self, at: Cursor) -> int:
+        """Return the position at which the epoch of a cursor is over."""
+        if isinstance(self.plan, MosaicPlan):
+            return self.plan.end(at, self.seat.world, self.global_batch_size)
+        return self.plan.epoch_size(at.epoch)
+
+    def start(self, passes: PassState) -> Cursor:
+        """Return where the next pass begins: at the state, unless a pass has begun there; after a finished epoch, anew.
+
+        An epoch may be finished before its last sample, where whole batches are made of several streams.
+        """
+        if not passes.is_state_new:
+            return Cursor(passes.next_epoch, 0)
+        at, size = self.resumed_at, self.global_batch_size
+        if at.position >= self.end(at) or (
+            at.position and not any(self.plan.num_batches(at, seat, size) for seat in seats(self.seat.world))
+        ):
+            return Cursor(at.epoch + 1, 0)
+        return at
 
 
 class RunState:
     """Answers for the dataset who this rank is, what it gets, and what a state says."""
 
-    def __init__(
-        self,
-        planner: Planner,
-        seat: SeatSettings,
-        batch_size: int | None,
-        identity: DataIdentity = DataIdentity(),  # noqa: B008  frozen
-    ) -> None:
+    def __init__(self, planner: Planner, seat: SeatSettings, batch_size: int | None, identity: DataIdentity) -> None:
         self.batch_size = batch_size
         self.passes = SharedPasses()
-        self.identity = identity
-        self._planner, self._seat = planner, seat
+        self.planner, self.identity = planner, identity
+        self._seat = seat
         self._parents_seat: Seat | None = None
         found = [stream.fingerprint for stream in planner.streams]
         of_data = {**identity.state(), "code": None}  # ranks may not run the same release of Python
         self._agreement = Agreement(identity.places, json.dumps([found, of_data], sort_keys=True))
         self.compare_with_ranks(waits=False)
-
-    @property
-    def planner(self) -> Planner:
-        """What makes the plans of this run: its streams and settings."""
-        return self._planner
 
     def compare_with_ranks(self, *, waits: bool) -> None:
         """Raise if other ranks of the job opened other data; the first pass waits a while for those to come."""
@@ -168,76 +180,80 @@ class RunState:
             return self._parents_seat
         return self._seat.find()
 
-    def _now(self, passes: PassState) -> _Now:
+    def now(self, passes: PassState | None = None) -> RankNow:
         """Look at what is shared with other processes once, so that one answer is about one moment."""
+        state = (self.passes.read() if passes is None else passes).state
         seat, size = self.seat(), self.batch_size
         if size is None:
-            settings = self._planner.settings
-            is_batch_seen = settings.epoch_end == "drop" or choose_order(settings, passes.state) == MOSAIC
+            settings = self.planner.settings
+            is_batch_seen = settings.epoch_end == "drop" or choose_order(settings, state) == MOSAIC
             size = 1 if is_batch_seen else _READ_AT_ONCE
-        return _Now(seat, size, self._planner.plan(seat.world, size * seat.world.num_ranks, passes.state))
+        return RankNow(seat, size, *self.planner.plan(seat.world, size * seat.world.num_ranks, state))
 
     def num_samples(self, epoch_size: int) -> int:
         """Count the samples that this rank gets in an epoch."""
-        if self._planner.settings.epoch_end == "pad":
+        if self.planner.settings.epoch_end == "pad":
             return -(-epoch_size // self.seat().world.num_ranks)
-        now, at = self._now(self.passes.read()), Cursor()
-        plan, size = now.run.plan, now.global_batch_size
-        num_batches = plan.num_batches(at, now.seat, size)
-        last = len(plan.batch(at, num_batches - 1, now.seat, size)) if num_batches else 0
-        return max(0, num_batches - 1) * now.batch_size + last
+        now = self.now()
+        return now.num_samples(Cursor(), now.num_batches(Cursor()))
 
     def num_batches(self, epoch: int, *, drop_last: bool) -> int:
         """Count the batches that this rank gets in an epoch."""
-        now, at = self._now(self.passes.read()), Cursor(epoch, 0)
-        plan, size = now.run.plan, now.global_batch_size
-        num_batches = plan.num_batches(at, now.seat, size)
-        if drop_last and num_batches:
-            num_batches -= len(plan.batch(at, num_batches - 1, now.seat, size)) < now.batch_size
+        now, at = self.now(), Cursor(epoch, 0)
+        num_batches = now.num_batches(at)
+        if drop_last and now.num_samples(at, num_batches) < num_batches * now.batch_size:
+            return num_batches - 1
         return num_batches
 
     def num_samples_after(self, begun: Pass, num_steps: int) -> int:
         """Count the samples that this rank gets in so many batches of a pass."""
-        if not num_steps:
-            return 0
-        now = self._now(self.passes.read())
-        last = now.run.plan.batch(begun.at, num_steps - 1, now.seat, now.global_batch_size)
-        return (num_steps - 1) * now.batch_size + len(last)
+        return self.now().num_samples(begun.at, num_steps)
 
     # --- Passes -----------------------------------------------------------------------------------------------
 
-    def schedule(self, begun: Pass, worker: int, num_workers: int) -> BatchSchedule:
-        """Return what one of so many workers reads in a pass that has begun."""
-        now = self._now(self.passes.read())
-        world = replace(now.seat.world, workers_per_rank=num_workers)
-        return BatchSchedule(
-            plan=now.run.plan,
-            at=begun.at,
-            seat=replace(now.seat, world=world, worker=worker),
-            global_batch_size=now.global_batch_size,
-        )
+    def announce(self, num_workers: int) -> Pass:
+        """Begin a pass that so many workers will join, or with none of them the process itself."""
+        self.compare_with_ranks(waits=True)
+        with self.passes.changed() as passes:
+            return passes.begin(self.now(passes).start(passes), expected=range(num_workers) or [NO_WORKER])
 
-    def start_of(self, passes: PassState) -> Cursor:
-        """Return where the next pass begins."""
-        now = self._now(passes)
-        return now.run.start_of(
-            passes.next_epoch, now.seat.world, now.global_batch_size, is_state_new=passes.is_state_new
+    def join(self, number: int | None) -> Pass:
+        """Take part in the pass that this worker is meant for, beginning it if no other has yet.
+
+        A process that is no worker begins one with each call, unless it names one that was announced.
+        """
+        if number is None:
+            self.compare_with_ranks(waits=True)
+        worker, key = (worker_of()[0] if is_worker() else NO_WORKER), pass_key()
+        with self.passes.changed() as passes:
+            begun = passes.find(worker, key, number) or passes.begin(self.now(passes).start(passes), key=key)
+            begun.workers.append(worker)
+            return begun
+
+    def schedule(self, begun: Pass) -> BatchSchedule:
+        """Return what this worker reads in a pass that has begun."""
+        now, (worker, num_workers) = self.now(), worker_of()
+        return BatchSchedule(
+            plan=now.plan,
+            at=begun.at,
+            seat=replace(now.seat, world=replace(now.seat.world, workers_per_rank=num_workers), worker=worker),
+            global_batch_size=now.global_batch_size,
         )
 
     # --- States -----------------------------------------------------------------------------------------------
 
     def load(self, given: Mapping[str, Any]) -> None:
         """Note a state to go on from; its seed is what counts from then on, and not the one that the user gave."""
-        state = check_state(self._planner.settings, given)  # what is no state, or one of another order, is refused
-        begun, seed = state.get("seed", state.get("shuffle_seed")), self._planner.settings.shuffle_seed
-        if begun not in (None, seed) and worker_of()[0] == 0:
-            warn_user(
-                f"the state was saved with shuffle_seed={begun}, but this dataset has shuffle_seed={seed}: the"
-                f" run continues with {begun}. Set shuffle_seed={begun} to get rid of this warning, or start"
-                " without the state to get another order"
-            )
+        state = check_state(self.planner.settings, given)  # what is no state, or one of another order, is refused
+        begun, seed = state.get("seed", state.get("shuffle_seed")), self.planner.settings.shuffle_seed
         if worker_of()[0] == 0:
-            self.identity.compare(given, {stream.name: stream.fingerprint for stream in self._planner.streams})
+            if begun not in (None, seed):
+                warn_user(
+                    f"the state was saved with shuffle_seed={begun}, but this dataset has shuffle_seed={seed}: the"
+                    f" run continues with {begun}. Set shuffle_seed={begun} to get rid of this warning, or start"
+                    " without the state to get another order"
+                )
+            self.identity.compare(given, {stream.name: stream.fingerprint for stream in self.planner.streams})
         self.passes.load(state)
 
     def state(self, num_samples: int | None, yielded: int | None, *, from_beginning: bool) -> dict[str, Any]:
@@ -246,9 +262,9 @@ class RunState:
         `num_samples` counts from the beginning of the epoch, or of the pass.
         """
         passes = self.passes.read()
-        now = self._now(passes)
+        now = self.now(passes)
         if passes.is_between_passes:
-            at = self.start_of(passes)
+            at = now.start(passes)
             if num_samples not in (None, 0, at.position if from_beginning else 0):
                 raise ResumeError(
                     f"num_samples={num_samples} cannot be right, because no pass has started:"
@@ -276,27 +292,24 @@ class RunState:
     def state_after(self, begun: Pass, num_steps: int, *, is_over: bool) -> dict[str, Any]:
         """Describe where the job stands after so many global batches of a pass, or at its end."""
         passes = self.passes.read()
-        now = self._now(passes)
-        plan, size = now.run.plan, now.global_batch_size
-        epoch_size = _end_of(plan, begun.at, now.seat.world, size)
+        now = self.now(passes)
+        end, size = now.end(begun.at), now.global_batch_size
         position = begun.position + num_steps * size
-        if num_steps and position > epoch_size:  # the last batch may be a short one
-            last = plan.global_batch(begun.at, num_steps - 1, now.seat.world, size)
-            position += len(last) - size
-        return self._describe(now, passes, Cursor(begun.epoch, max(position, epoch_size) if is_over else position))
+        if num_steps and position > end:  # the last batch may be a short one
+            position += len(now.plan.global_batch(begun.at, num_steps - 1, now.seat.world, size)) - size
+        return self._describe(now, passes, Cursor(begun.epoch, max(position, end) if is_over else position))
 
-    def _describe(self, now: _Now, passes: PassState, at: Cursor) -> dict[str, Any]:
+    def _describe(self, now: RankNow, passes: PassState, at: Cursor) -> dict[str, Any]:
         began_on = (passes.state or {}).get("initial_physical_nodes") or now.seat.world.num_nodes
-        described = with_mosaic_keys(now.run.plan.state_dict(at), began_on)
-        return {**described, **self.identity.state()}
+        return {**with_mosaic_keys(now.plan.state_dict(at), began_on), **self.identity.state()}
 
     def describe_order(self) -> dict[str, Any]:
         """Describe what decides the order of this run, by the names of a state."""
         passes = self.passes.read()
-        now, settings = self._now(passes), self._planner.settings
+        now = self.now(passes)
         described = self._describe(now, passes, Cursor())
-        if isinstance(now.run.plan, MosaicPlan):
-            described["shuffle_algo"] = now.run.plan.rules.shuffle_algo or settings.shuffle_algo
+        if isinstance(now.plan, MosaicPlan):
+            described["shuffle_algo"] = now.plan.rules.shuffle_algo or self.planner.settings.shuffle_algo
         return described
 
     def after_fork_in_child(self) -> None:
@@ -309,15 +322,3 @@ class RunState:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         abandon_in_children(self)
-
-
-def advise(
-    source: Source, cache_limit: int | None, index_bytes: int, plan: StreamPlan, world: World, is_resumed: bool
-) -> None:
-    """Announce what the world and the limit of the cache mean for a plan."""
-    room = None
-    if cache_limit is not None and fetched_by(source) is not None:
-        room = CacheRoom(limit_bytes=cache_limit, shard_bytes=source.sizes, index_bytes=index_bytes)
-        check_cache(plan, world, room, is_resumed=is_resumed)
-    if worker_of()[0] == 0:  # one of all workers is enough to say it
-        check_world(plan, world, int(source.sizes.sum()), room)

@@ -1,36 +1,38 @@
-"""`Stream`: one dataset among those that are mixed, with its weight."""
+"""`Stream`: one dataset among those that are mixed, with its weight; and the settings that a dataset gives to all."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import warnings
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.cachedir.layout import default_directory
 from penstock.codecs.digest import check_hashes
+from penstock.data.ranks import SeatSettings
 from penstock.errors import ConfigError
-from penstock.order.make_plan import count_epoch
-from penstock.order.state_fields import refuse
+from penstock.formats.base import ReadOptions
+from penstock.index.paths import INDEX_NAME
+from penstock.order.make_plan import RunSettings, count_epoch
+from penstock.order.schedule import MixSchedule
 from penstock.order.weights import StreamWeight
+from penstock.reading.pass_reader import PassOptions
 from penstock.reading.source import ReadsFiles
 from penstock.registry import Registry
-from penstock.scan.patterns import find_source, is_list, take_queries
 from penstock.storage.base import resolve_store, shown_url, url_scheme
-from penstock.storage.hub_location import at_revision, is_commit, parse_hub_url
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import join_url
-from penstock.units import check_bool, check_mapping, check_seconds, check_whole
+from penstock.units import check_bool, check_mapping, check_seconds, check_whole, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.formats.base import ReadOptions
-    from penstock.order.make_plan import RunSettings
     from penstock.order.options import StreamShards
     from penstock.reading.source import MakesSource, Source
     from penstock.reading.transforms import SampleTransform
     from penstock.scan.patterns import Given
+
+T = TypeVar("T")
 
 stream_classes: Registry[Any] = Registry(
     "stream", group="penstock.streams", builtin={"stream": "penstock.data.stream:Stream"}
@@ -154,6 +156,10 @@ class Stream:
         """Return the place of the data, or of their copies, as one path or URL."""
         if given is None:
             return None
+        if isinstance(given, str | os.PathLike) and url_scheme(os.fspath(given)) is None:
+            return os.fspath(given)
+        from penstock.scan.patterns import find_source, is_list, take_queries  # a path of this machine needs none
+
         if is_data:
             given, self.queries = take_queries(given)
         if not is_list(given):
@@ -171,16 +177,13 @@ class Stream:
                 setattr(self, name, value)
         self.split = self.split or ""
 
-    def fill_weight(self, count: int, num_samples: int, epoch_size: int) -> None:
-        """Set in every way how much of the stream an epoch takes."""
-        self.choose = count
-        self.repeat = count / num_samples if num_samples else 0.0
-        self.proportion = count / epoch_size if epoch_size else 0.0
-
     def adopt_revision(self, commit: str) -> bool:
         """Read another commit of a repository from now on, unless the user named one; tell whether that is so."""
         if self.remote is None or url_scheme(self.remote) != "hf":
             return False
+        from penstock.order.state_fields import refuse
+        from penstock.storage.hub_location import at_revision, is_commit, parse_hub_url
+
         if not is_commit(commit):
             raise refuse("revisions", commit, "a commit for each stream")
         named = parse_hub_url(self.remote)[2] or (self.storage_options or {}).get("revision")
@@ -192,7 +195,7 @@ class Stream:
     @property
     def url(self) -> str | None:
         """The remote, with the split."""
-        return None if self.remote is None else _join(self.remote, self.split)
+        return join_url(self.remote, self.split.strip("/")) if self.remote and self.split else self.remote
 
     @property
     def folder(self) -> Path | None:
@@ -242,6 +245,13 @@ class Stream:
             return there
         return None
 
+    @property
+    def is_dataset_here(self) -> bool:
+        """Whether this is plainly a folder of this machine with an index; it may still be one if not."""
+        folder = self.in_place
+        is_said = self.format not in (None, "mds") or self.patterns or self.queries or self.types is not None
+        return folder is not None and not is_said and os.path.exists(folder / INDEX_NAME)  # noqa: PTH110  no errors
+
 
 def check_downloads(download_retry: int | None, download_timeout: float | None) -> None:
     """Refuse numbers of tries and times to wait that are none."""
@@ -251,12 +261,11 @@ def check_downloads(download_retry: int | None, download_timeout: float | None) 
 
 def _default_folder(place: str) -> str:
     """Return the folder of data for which the user names none: on this machine, their own."""
-    is_here = url_scheme(place) in (None, "file")
-    return str(LocalStore.from_url(place).root if is_here else default_directory(place, None))
+    if url_scheme(place) in (None, "file"):
+        return str(LocalStore.from_url(place).root)
+    from penstock.cachedir.layout import default_directory
 
-
-def _join(remote: str, split: str | None) -> str:
-    return join_url(remote, split.strip("/")) if split else remote
+    return str(default_directory(place, None))
 
 
 def apply_defaults(streams: Sequence[Stream], defaults: Mapping[str, Any]) -> None:
@@ -269,40 +278,93 @@ def apply_defaults(streams: Sequence[Stream], defaults: Mapping[str, Any]) -> No
         stream.apply_default({**defaults, "storage_options": None} if stream.is_here else defaults)
 
 
-def name_streams(given: list[Stream]) -> list[str]:
-    """Return every stream a name of its own: the one it has, or its number.
-
-    The order of a stream depends on its name, so it must not depend on where the data are kept.
-    """
-    names = [str(number) if stream.name is None else stream.name for number, stream in enumerate(given)]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"two streams are called {name!r}: give each stream its own name")
-    return names
-
-
 def fill_weights(streams: Sequence[Stream], shards: Sequence[StreamShards], settings: RunSettings) -> int:
-    """Announce to each stream what it gives to an epoch, and say how many samples that is altogether."""
+    """Set in every way how much of each stream an epoch takes, and return how many samples that is altogether."""
     counts = count_epoch(shards, settings)
     for stream, part, count in zip(streams, shards, counts, strict=True):
-        stream.fill_weight(count, part.num_samples, sum(counts))
+        stream.choose = count
+        stream.repeat = count / part.num_samples if part.num_samples else 0.0
+        stream.proportion = count / sum(counts) if count else 0.0
     return sum(counts)
 
 
-def gather_streams(
-    streams: Sequence[Stream] | None,
-    remote: Given | None,
-    local: Given | None,
-    split: str | None,
-    stream_name: str,
-    stream_config: Mapping[str, Any] | None,
-) -> list[Stream]:
-    """Return the streams of a dataset: those that were given, or the one that the other arguments describe."""
-    if not streams:
-        if remote is None and local is None:
-            raise ConfigError("a StreamingDataset needs streams, or a remote, a local folder, or both")
-        make = stream_classes.get(stream_name)
-        return [make(remote=remote, local=local, split=split, **(stream_config or {}))]
-    if remote is not None or local is not None:
-        raise ConfigError("streams= and remote= or local= exclude each other: each stream has its own remote and local")
-    return list(streams)
+def gather_streams(given: Mapping[str, Any]) -> list[Stream]:
+    """Return the streams of a dataset by its arguments: those that were given, or the one that the others describe."""
+    place = {"remote": given["remote"], "local": given["local"]}
+    is_placed = place != {"remote": None, "local": None}
+    if given["streams"]:
+        if is_placed:
+            raise ConfigError(
+                "streams= and remote= or local= exclude each other: each stream has its own remote and local"
+            )
+        return list(given["streams"])
+    if not is_placed:
+        raise ConfigError("a StreamingDataset needs streams, or a remote, a local folder, or both")
+    return [stream_classes.get(given["stream_name"])(**place, split=given["split"], **(given["stream_config"] or {}))]
+
+
+# --- The settings of a dataset, each of which has one home -----------------------------------------------------------
+
+# What streams take from their dataset where they leave it out.
+STREAM_DEFAULTS = (
+    "split",
+    "format",
+    "types",
+    "subset",
+    "download_retry",
+    "download_timeout",
+    "validate_hash",
+    "keep_zip",
+    "storage_options",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSettings:
+    """How a dataset orders, reads, decodes and shares out its samples."""
+
+    order: RunSettings
+    reading: PassOptions
+    decoding: ReadOptions
+    seat: SeatSettings
+    stream_defaults: dict[str, Any]
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> DatasetSettings:
+        """Sort the arguments of a dataset, given by name; those that are not settings are left alone."""
+        given = dict(arguments)
+        columns, cache_limit, hash_name = given["columns"], given["cache_limit"], given["validate_hash"]
+        if isinstance(columns, str):
+            raise ConfigError(f"columns={columns!r} is a string: pass a list of column names")
+        check_whole("batch_size", given["batch_size"], 1)
+        check_whole("predownload", given["predownload"], 0)
+        for name in ("shuffle", "keep_zip", "columnar", "allow_unsafe_types", "allow_mix_change"):
+            check_bool(name, given[name])
+        for name in ("storage_options", "stream_config"):
+            check_mapping(name, given[name])
+        check_downloads(given["download_retry"], given["download_timeout"])
+        if given["schedule"] is not None:
+            given["schedule"] = MixSchedule.of(given["schedule"])
+        predownload, batch_size = given["predownload"], given["batch_size"]
+        if predownload is not None and batch_size is not None and predownload < batch_size:
+            warnings.warn(
+                f"predownload={predownload} is less than batch_size={batch_size}, so each batch waits for its shards:"
+                f" set it to {batch_size} or more, or leave out predownload",
+                stacklevel=3,
+            )
+        given["columns"] = None if columns is None else tuple(columns)
+        given["cache_limit"] = None if cache_limit is None else parse_bytes(cache_limit)
+        given["validate_hash"] = None if hash_name is None else check_hashes(hash_name)[0]
+        given["order"] = given["order"] or os.environ.get("PENSTOCK_ORDER")  # for code that cannot be changed
+        return cls(
+            order=_take(RunSettings, given),
+            reading=_take(PassOptions, given),
+            decoding=_take(ReadOptions, given),
+            seat=_take(SeatSettings, given),
+            stream_defaults={name: given[name] for name in STREAM_DEFAULTS},
+        )
+
+
+def _take(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Make options of a kind from the arguments that bear the names of its fields."""
+    return kind(**{field.name: given[field.name] for field in fields(kind)})  # type: ignore[arg-type]

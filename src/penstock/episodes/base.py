@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from penstock.counters import Stats, StreamStats, WorkerStats
 from penstock.data.dataset import StreamingDataset
-from penstock.data.stats import Stats, StreamStats, WorkerStats
 from penstock.episodes.counters import clip_stats, latency_ms
 from penstock.episodes.decoders import COUNTED
 from penstock.order.state_fields import COUNT, check_fields
@@ -15,8 +15,7 @@ from penstock.order.state_fields import COUNT, check_fields
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.counters import Counters
-    from penstock.data.stats import LoopStats
+    from penstock.counters import Counters, LoopStats
     from penstock.episodes.source import EpisodeSource
 
 _Counts = TypeVar("_Counts", StreamStats, WorkerStats, "EpisodeStats")

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from penstock._version import __version__
 from penstock.cachedir.once import keep_in_files
+from penstock.episodes.open_clips import LocatedClip
 from penstock.formats.mp4.format import CUTS, Clip, Look, load_clip
 from penstock.index.paths import resolve_inside
 from penstock.wire.settings import FilesRequest
@@ -27,63 +28,53 @@ if TYPE_CHECKING:
     from penstock.episodes.episode_table import ChosenFrames, VideoSpans
     from penstock.episodes.upcoming import ClipKey
     from penstock.index.model import Index
-    from penstock.reading.source import Closable
     from penstock.types import Int64Array
 
-
-@dataclass(frozen=True, slots=True)
-class LocatedClip:
-    """A file that holds the video of an episode."""
-
-    path: str
-    lease: Closable | None = None  # keeps the file in place
+NOT_KNOWN = -1
+_HALF_A_MILLIONTH = 5e-7
+_FEWEST_FRAMES = 32  # of a stretch
+_MANY = 1 << 14  # stretches
 
 
-class ClipLocator(Protocol):
-    """Finds the videos of episodes. It is sent to workers."""
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeKeyframes:
+    """The keyframes of episodes' clips, and where in its clip each episode begins."""
 
-    @property
-    def clip_bytes(self) -> float:
-        """How much of the cache a clip takes, on average; 0: none."""
-        ...
-
-    def name(self, clip: ClipKey) -> str:
-        """Name the file, as the dataset does."""
-        ...
-
-    def begin_s(self, clip: ClipKey) -> float:
-        """Return at which second of that file the episode begins."""
-        ...
-
-    def begin_in_clip_s(self, clip: ClipKey) -> float:
-        """Return at which second of the file that is opened the episode begins."""
-        ...
-
-    def decoder(self, clip: ClipKey) -> Hashable:
-        """Name the decoder: clips of one name share one."""
-        ...
-
-    def locate(self, clip: ClipKey) -> LocatedClip:
-        """Return where it is, waiting for it if it has to be fetched."""
-        ...
+    tables: list[Int64Array]
+    table_of: Int64Array  # by episode; NOT_KNOWN: only whoever reads the packets knows
+    firsts: Int64Array  # by episode: the frame of its clip
 
 
 @dataclass(frozen=True)
-class LocalClips:
+class _Clips:
+    """What both kinds of places have in common; `ClipLocator` says what it is for."""
+
+    videos: Mapping[str, VideoSpans]
+
+    def name(self, clip: ClipKey) -> str:
+        """Name the file."""
+        return self.videos[clip.camera].path(clip.episode)
+
+    def begin_s(self, clip: ClipKey) -> float:
+        """Return where the episode begins."""
+        return float(self.videos[clip.camera].begins[clip.episode])
+
+    def decoder(self, clip: ClipKey) -> Hashable:
+        """Name the decoder: each clip has its own."""
+        return clip
+
+
+@dataclass(frozen=True)
+class LocalClips(_Clips):
     """Videos in a folder of this machine, read where they lie."""
 
     folder: Path
-    videos: Mapping[str, VideoSpans]
     is_shared: bool = True  # whether episodes of a file share a decoder; not if each is decoded in its order
     clip_bytes: float = 0.0
 
     def name(self, clip: ClipKey) -> str:
         """Name the file."""
-        return str(resolve_inside(self.folder, self.videos[clip.camera].path(clip.episode)))
-
-    def begin_s(self, clip: ClipKey) -> float:
-        """Return where the episode begins."""
-        return float(self.videos[clip.camera].begins[clip.episode])
+        return str(resolve_inside(self.folder, super().name(clip)))
 
     def begin_in_clip_s(self, clip: ClipKey) -> float:
         """Return where the episode begins."""
@@ -99,11 +90,41 @@ class LocalClips:
 
 
 @dataclass(frozen=True)
-class IndexedClips:
-    """The clips that a scan cut files into, one for each episode; a file that cannot be cut is one for all of it."""
+class FetchedClips(_Clips):
+    """Videos in a store: the bytes of an episode are fetched into the cache, once a node, and stay while it is read.
 
+    A scan cut the files into clips, one for each episode; a file that cannot be cut is one for all of it.
+    """
+
+    cache: Cache
     index: Index
-    videos: Mapping[str, VideoSpans]
+    expects: bool = True  # whether clips are fetched before they are wanted
+
+    @property
+    def edition(self) -> str:
+        """A name that stands for all that the index says."""
+        found = self.cache.indexes[0]
+        return "" if found is None else found[0]
+
+    @cached_property
+    def clip_bytes(self) -> float:
+        """How much a clip takes on average."""
+        sizes = self.index.columns.raw_sizes
+        return float(sizes.sum()) / max(1, len(sizes))
+
+    def locate(self, clip: ClipKey) -> LocatedClip:
+        """Fetch the clip, and keep it in place."""
+        number = int(self.shards[clip.camera][clip.episode])
+        lease = self.cache.lease(0, number, f"the video of episode {clip.episode}")
+        return LocatedClip(str(lease.paths[0]), lease)
+
+    def expect(self, wanted: Iterable[tuple[int, int]]) -> None:
+        """Have the videos of some episodes fetched: which, and in how many batches they are wanted, soonest first."""
+        numbers: dict[int, int] = {}
+        for episode, ahead in wanted:
+            for shards in self.shards.values():
+                numbers.setdefault(int(shards[episode]), ahead)
+        self.cache.expect([(0, number, ahead) for number, ahead in numbers.items()])
 
     @cached_property
     def shards(self) -> Mapping[str, Int64Array]:
@@ -161,11 +182,10 @@ class IndexedClips:
         found = self._clip(number)
         return 0.0 if found is None else found[0].begin / found[1]
 
-    def begin_in_clip(self, clip: ClipKey) -> float:
-        """Return the second of the clip's own file at which the episode begins."""
+    def begin_in_clip_s(self, clip: ClipKey) -> float:
+        """Return where the episode begins in its own file."""
         found = self._clip(int(self.shards[clip.camera][clip.episode]))
-        begin = float(self.videos[clip.camera].begins[clip.episode])
-        return begin if found is None else begin - found[0].shift / found[1]
+        return self.begin_s(clip) if found is None else self.begin_s(clip) - found[0].shift / found[1]
 
     def keyframes(self, camera: str, episodes: Int64Array) -> EpisodeKeyframes:
         """Return the frames of episodes that are decoded without others; many episodes have the same ones."""
@@ -198,72 +218,6 @@ class IndexedClips:
         return EpisodeKeyframes(keyframes, tables, firsts)
 
 
-NOT_KNOWN = -1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EpisodeKeyframes:
-    """The keyframes of episodes' clips, and where in its clip each episode begins."""
-
-    tables: list[Int64Array]
-    table_of: Int64Array  # by episode; NOT_KNOWN: only whoever reads the packets knows
-    firsts: Int64Array  # by episode: the frame of its clip
-
-
-_HALF_A_MILLIONTH = 5e-7
-
-
-@dataclass(frozen=True)
-class FetchedClips:
-    """Videos in a store: the bytes of an episode are fetched into the cache, once a node, and stay while it is read."""
-
-    cache: Cache
-    clips: IndexedClips
-    expects: bool = field(default=True)  # whether clips are fetched before they are wanted
-
-    @property
-    def edition(self) -> str:
-        """A name that stands for all that the index says."""
-        found = self.cache.indexes[0]
-        return "" if found is None else found[0]
-
-    @cached_property
-    def clip_bytes(self) -> float:
-        """How much a clip takes on average."""
-        sizes = self.clips.index.columns.raw_sizes
-        return float(sizes.sum()) / max(1, len(sizes))
-
-    def name(self, clip: ClipKey) -> str:
-        """Name the file."""
-        return self.clips.videos[clip.camera].path(clip.episode)
-
-    def begin_s(self, clip: ClipKey) -> float:
-        """Return where the episode begins."""
-        return float(self.clips.videos[clip.camera].begins[clip.episode])
-
-    def begin_in_clip_s(self, clip: ClipKey) -> float:
-        """Return where the episode begins in its own file."""
-        return self.clips.begin_in_clip(clip)
-
-    def decoder(self, clip: ClipKey) -> Hashable:
-        """Name the decoder: each clip has its own."""
-        return clip
-
-    def locate(self, clip: ClipKey) -> LocatedClip:
-        """Fetch the clip, and keep it in place."""
-        number = int(self.clips.shards[clip.camera][clip.episode])
-        lease = self.cache.lease(0, number, f"the video of episode {clip.episode}")
-        return LocatedClip(str(lease.paths[0]), lease)
-
-    def expect(self, wanted: Iterable[tuple[int, int]]) -> None:
-        """Have the videos of some episodes fetched: which, and in how many batches they are wanted, soonest first."""
-        numbers: dict[int, int] = {}
-        for episode, ahead in wanted:
-            for shards in self.clips.shards.values():
-                numbers.setdefault(int(shards[episode]), ahead)
-        self.cache.expect([(0, number, ahead) for number, ahead in numbers.items()])
-
-
 def clips_request(videos: Mapping[str, VideoSpans]) -> FilesRequest:
     """Ask for the clips of all episodes: which files there are, and where each is cut."""
     cuts: dict[str, list[int]] = {}
@@ -278,13 +232,9 @@ def clips_request(videos: Mapping[str, VideoSpans]) -> FilesRequest:
     return FilesRequest(patterns=tuple(sorted(cuts)), format="mp4", settings={CUTS: several})
 
 
-_FEWEST_FRAMES = 32
-_MANY = 1 << 14
-
-
-def keep_stretches(edition: str, clips: IndexedClips, chosen: ChosenFrames, lengths: Int64Array) -> Int64Array:
-    """Return what `find_stretches` gives; of many episodes it is found once on each node. `edition` names the index."""
-    hasher = hashlib.blake2b(f"{__version__} {edition}".encode(), digest_size=16)
+def keep_stretches(clips: FetchedClips, chosen: ChosenFrames, lengths: Int64Array) -> Int64Array:
+    """Return what `find_stretches` gives; of many episodes it is found once on each node."""
+    hasher = hashlib.blake2b(f"{__version__} {clips.edition}".encode(), digest_size=16)
     for array in (chosen.episodes, chosen.first_frames, chosen.counts, lengths):
         hasher.update(array.tobytes())
     for camera, spans in clips.videos.items():
@@ -293,7 +243,7 @@ def keep_stretches(edition: str, clips: IndexedClips, chosen: ChosenFrames, leng
     return keep_in_files(name, lambda: find_stretches(clips, chosen, lengths), min_values=_MANY, kind="stretches")
 
 
-def find_stretches(clips: IndexedClips, chosen: ChosenFrames, lengths: Int64Array) -> Int64Array:
+def find_stretches(clips: FetchedClips, chosen: ChosenFrames, lengths: Int64Array) -> Int64Array:
     """Return the first samples of stretches, by the keyframes of the camera that has the fewest in each episode."""
     found = [clips.keyframes(camera, chosen.episodes) for camera in clips.videos]
     facts = [chosen.first_frames, chosen.counts, lengths[chosen.episodes]]

@@ -8,9 +8,8 @@ import numpy as np
 
 from penstock.cache.stats import COUNTED as COUNTED_BY_CACHE
 from penstock.cache.stats import CacheCounts
-from penstock.counters import Counters
-from penstock.data.seat import worker_number
-from penstock.data.stats import StreamStats
+from penstock.counters import Counters, StreamStats
+from penstock.data.ranks import worker_number
 from penstock.episodes.decoders import COUNTED
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.counters import Row
-    from penstock.episodes.clips import ClipLocator
-    from penstock.episodes.open_clips import OpenClip
+    from penstock.episodes.open_clips import ClipLocator, OpenClip
     from penstock.episodes.upcoming import WantedFrame
     from penstock.episodes.video.backend import VideoBackend
     from penstock.types import Int64Array
@@ -231,16 +230,13 @@ class Videos:
         self, clip: ClipKey, held: OpenClip, stretch: tuple[int, int], until: float, found: dict[int, Any]
     ) -> None:
         num_decoded, (first, last) = 0, stretch
-
-        def is_wanted(number: int) -> bool:
-            return number in found or self._is_surplus_kept((clip, number - held.first), until)
-
-        for number, frame in held.file.decode(first, last, is_wanted):
+        for number, make in held.file.decode(first, last):
             num_decoded += 1
+            place = clip, number - held.first
             if number in found:  # a decoder that goes on would have memory for another one
-                found[number] = self._packer.pack(frame)[0] if number < last else frame
-            elif frame is not None:
-                place = clip, number - held.first
+                found[number] = self._packer.pack(make())[0] if number < last else make()
+            elif self._is_surplus_kept(place, until):
+                frame = make()
                 with self._changed:
                     self._keep(place, frame, self._wanted.next_use(*place))
         self._row.add({"frames_decoded": num_decoded})
@@ -329,7 +325,7 @@ class Videos:
             thread.start()
 
     def _next_want(self) -> WantedFrame | None:
-        return self._wanted.first(self._is_for_threads, _LOOKED_AT)
+        return next(filter(self._is_for_threads, self._wanted.soonest(_LOOKED_AT)), None)
 
     def _is_for_threads(self, want: WantedFrame) -> bool:
         if want.clip in self._failed or (want.clip, want.frame) in self._kept or self._open.is_busy(want.clip):

@@ -118,32 +118,32 @@ class Feature:
         return size * (4 if self.is_camera else 8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DatasetInfo:
-    """`meta/info.json`, checked: the values that reading needs, and all of it in `raw`."""
+    """`meta/info.json`, checked: the values that reading needs, and all of it in `info`."""
 
     version: tuple[int, int]
-    fps: float
-    features: Mapping[str, Feature]
-    data_path: str
-    video_path: str | None
-    chunks_size: int
-    raw: Mapping[str, Any]
+    fps: float  # of all rows and all cameras
+    schema: Mapping[str, Feature]
+    data_path: str  # how data files are named
+    video_path: str | None  # how video files are named; None: there are none
+    chunks_size: int  # how many files a folder holds; of v2.1, how many episodes
+    info: Mapping[str, Any]
 
     @property
     def video_keys(self) -> list[str]:
         """The features whose frames are in video files."""
-        return [key for key, feature in self.features.items() if feature.is_video]
+        return [key for key, feature in self.schema.items() if feature.is_video]
 
     @property
     def image_keys(self) -> list[str]:
         """The features that are images in the rows."""
-        return [key for key, feature in self.features.items() if feature.is_image]
+        return [key for key, feature in self.schema.items() if feature.is_image]
 
     @property
     def camera_keys(self) -> list[str]:
         """All pictures: videos and images."""
-        return [key for key, feature in self.features.items() if feature.is_camera]
+        return [key for key, feature in self.schema.items() if feature.is_camera]
 
 
 def parse_info(data: bytes, where: str) -> DatasetInfo:
@@ -158,11 +158,11 @@ def parse_info(data: bytes, where: str) -> DatasetInfo:
     return DatasetInfo(
         version=version,
         fps=_parse_fps(raw.get("fps"), where),
-        features=_parse_features(raw.get("features"), where),
+        schema=_parse_features(raw.get("features"), where),
         data_path=str(raw.get("data_path") or data_path),
         video_path=None if video_path is None else str(video_path),
         chunks_size=_parse_chunks_size(raw.get("chunks_size", 1000), where),
-        raw=raw,
+        info=raw,
     )
 
 

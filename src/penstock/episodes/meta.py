@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.episodes.episode_table import EpisodeTable, check_numbers, table_of_episodes, table_of_files
 from penstock.episodes.feature_stats import join_stats
-from penstock.episodes.info import ALWAYS, INFO_NAME, parse_info, parse_json
+from penstock.episodes.info import ALWAYS, INFO_NAME, DatasetInfo, parse_info, parse_json
 from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError
 from penstock.extras import require
 from penstock.storage.base import shown_url
@@ -17,7 +17,7 @@ from penstock.storage.base import shown_url
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.episodes.info import DatasetInfo, Feature
+    from penstock.episodes.info import Feature
     from penstock.storage.base import Store
 
 _EPISODES = "meta/episodes/"
@@ -25,58 +25,33 @@ _TASK_NAMES = ("task", "__index_level_0__")  # what newer and older writers call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LeRobotMetadata:
+class LeRobotMetadata(DatasetInfo):
     """What a LeRobot dataset says of itself, under the names that its users know.
 
-    `features` is as in `info.json`, `episodes[3]` is a dict, `tasks[0]` a string; `stats` is None if there are none.
+    `info` is `meta/info.json` as it is, `features` is its part of that name, `episodes[3]` is a dict, `tasks[0]` a
+    string; `stats` is None if there are none.
     """
 
     url: str  # of the dataset, without secrets
-    schema: DatasetInfo
     episodes: EpisodeTable
     tasks: Mapping[int, str]
     stats: Mapping[str, Any] | None
 
     @property
-    def info(self) -> Mapping[str, Any]:
-        """`meta/info.json` as it is."""
-        return self.schema.raw
-
-    @property
-    def fps(self) -> float:
-        """Frames per second, of all rows and all cameras."""
-        return self.schema.fps
-
-    @property
     def features(self) -> Mapping[str, Any]:
         """What each frame has: dtype, shape and names by key."""
-        features: Mapping[str, Any] = self.schema.raw["features"]
+        features: Mapping[str, Any] = self.info["features"]
         return features
-
-    @property
-    def video_keys(self) -> list[str]:
-        """The features whose frames are in video files."""
-        return self.schema.video_keys
-
-    @property
-    def image_keys(self) -> list[str]:
-        """The features that are images in the rows."""
-        return self.schema.image_keys
-
-    @property
-    def camera_keys(self) -> list[str]:
-        """All pictures: videos and images."""
-        return self.schema.camera_keys
 
     @property
     def row_features(self) -> list[Feature]:
         """The features that are columns of the data files."""
-        return [feature for feature in self.schema.features.values() if not feature.is_video]
+        return [feature for feature in self.schema.values() if not feature.is_video]
 
     @property
     def robot_type(self) -> str | None:
         """The name of the robot."""
-        return self.schema.raw.get("robot_type")
+        return self.info.get("robot_type")
 
     @property
     def total_episodes(self) -> int:
@@ -91,27 +66,12 @@ class LeRobotMetadata:
     @property
     def names(self) -> dict[str, Any]:
         """What the values of each feature are called, by key."""
-        return {key: feature.names for key, feature in self.schema.features.items()}
+        return {key: feature.names for key, feature in self.schema.items()}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each feature in one frame, by key."""
-        return {key: feature.shape for key, feature in self.schema.features.items()}
-
-    @property
-    def data_path(self) -> str:
-        """How data files are named."""
-        return self.schema.data_path
-
-    @property
-    def video_path(self) -> str | None:
-        """How video files are named; None: there are none."""
-        return self.schema.video_path
-
-    @property
-    def chunks_size(self) -> int:
-        """How many files a folder holds; of v2.1, how many episodes."""
-        return self.schema.chunks_size
+        return {key: feature.shape for key, feature in self.schema.items()}
 
     @property
     def total_frames(self) -> int:
@@ -120,14 +80,14 @@ class LeRobotMetadata:
 
     def chosen(self, keys: Sequence[str] | None, *, is_stored: bool) -> LeRobotMetadata:
         """Return the same for samples of some features, or all, and the numbers of frames."""
-        features = self.schema.features
+        features = self.schema
         for key in [key for key in keys or () if key not in features]:
             text = f"keys= names {key!r}, which {self.url} does not have: it has {', '.join(features)}"
             raise ConfigError(text, key=key)
         names = [name for name in features if keys is None or name in keys or name in ALWAYS]
-        raw = {**self.info, "features": {name: self.features[name] for name in names}}
+        info = {**self.info, "features": {name: self.features[name] for name in names}}
         kept = {name: replace(features[name], is_stored=is_stored) for name in names}
-        return replace(self, schema=replace(self.schema, features=kept, raw=raw))
+        return replace(self, schema=kept, info=info)
 
     def get_task_index(self, task: str) -> int | None:
         """Return the number of a task; None if the dataset has no such task."""
@@ -172,7 +132,8 @@ def load_metadata(store: Store, url: str) -> LeRobotMetadata:
     episodes = _read_episodes(store, info, shown) if is_v3 else _read_episode_lines(store, info, shown)
     if not len(episodes):
         raise BadIndexError(f"{shown} has no episodes", path=shown)
-    return LeRobotMetadata(url=shown, schema=info, episodes=episodes, tasks=tasks, stats=stats)
+    known = {each.name: getattr(info, each.name) for each in fields(info)}
+    return LeRobotMetadata(**known, url=shown, episodes=episodes, tasks=tasks, stats=stats)
 
 
 def _read_optional(store: Store, key: str, shown: str) -> Any:

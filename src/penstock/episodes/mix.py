@@ -92,7 +92,7 @@ def _windows_of(
     stream: LeRobotStream, windows: Mapping[str, Sequence[float]], is_rounded: bool, meta: LeRobotMetadata
 ) -> dict[str, list[float]]:
     """Return the windows of one dataset, by its own names, in seconds; of those that it has."""
-    features = list(meta.schema.features)
+    features = list(meta.schema)
     stream.check_keys([key for key in features if key not in ALWAYS], meta.url)
     found = {}
     for key in features:
@@ -109,7 +109,7 @@ def _join_keys(
     windows: Mapping[str, Sequence[float]],
     wanted: Sequence[str] | None,
 ) -> dict[str, KeyOfMix]:
-    features = [source.meta.schema.features for source in sources]
+    features = [source.meta.schema for source in sources]
     keys = join_keys(
         features,
         [stream.name_in_mix for stream in streams],

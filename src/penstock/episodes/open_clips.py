@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -14,10 +15,47 @@ if TYPE_CHECKING:
     from threading import Condition
 
     from penstock.counters import Row
-    from penstock.episodes.clips import ClipLocator, LocatedClip
     from penstock.episodes.upcoming import ClipKey
     from penstock.episodes.video.backend import VideoBackend, VideoFile
+    from penstock.reading.source import Closable
     from penstock.wire.quota import OpenShardQuota
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedClip:
+    """A file that holds the video of an episode."""
+
+    path: str
+    lease: Closable | None = None  # keeps the file in place
+
+
+class ClipLocator(Protocol):
+    """Finds the videos of episodes. It is sent to workers."""
+
+    @property
+    def clip_bytes(self) -> float:
+        """How much of the cache a clip takes, on average; 0: none."""
+        ...
+
+    def name(self, clip: ClipKey) -> str:
+        """Name the file, as the dataset does."""
+        ...
+
+    def begin_s(self, clip: ClipKey) -> float:
+        """Return at which second of that file the episode begins."""
+        ...
+
+    def begin_in_clip_s(self, clip: ClipKey) -> float:
+        """Return at which second of the file that is opened the episode begins."""
+        ...
+
+    def decoder(self, clip: ClipKey) -> Hashable:
+        """Name the decoder: clips of one name share one."""
+        ...
+
+    def locate(self, clip: ClipKey) -> LocatedClip:
+        """Return where it is, waiting for it if it has to be fetched."""
+        ...
 
 
 class OpenClip:

@@ -11,11 +11,10 @@ import numpy as np
 from penstock.cache.cache import Cache
 from penstock.cache.proxied import lend_proxied
 from penstock.data.dataset import StreamingDataset
-from penstock.data.in_place.streams import FilesOfStream
-from penstock.data.open_streams import cached_stream
-from penstock.data.seat import is_worker
+from penstock.data.ranks import is_worker
 from penstock.data.stream import Stream
-from penstock.episodes.clips import FetchedClips, IndexedClips, LocalClips, clips_request, keep_stretches
+from penstock.data.stream_files import FilesOfStream, cached_stream
+from penstock.episodes.clips import FetchedClips, LocalClips, clips_request, keep_stretches
 from penstock.episodes.counters import clip_counts
 from penstock.episodes.decoders import Videos
 from penstock.episodes.episode_table import choose_frames
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 
     from penstock.cache.stats import CacheCounts
     from penstock.counters import Counters
-    from penstock.episodes.clips import ClipLocator
     from penstock.episodes.episode_table import ChosenFrames, VideoSpans
+    from penstock.episodes.open_clips import ClipLocator
     from penstock.episodes.settings import EpisodeSettings
     from penstock.episodes.video.backend import VideoBackend
     from penstock.types import Int64Array
@@ -60,7 +59,7 @@ def open_episodes(
     meta = _read_metadata(settings).chosen(settings.keys, is_stored=settings.dtypes == "stored")
     windows = settings.delta_timestamps if windows_of is None else windows_of(meta)
     options = SampleOptions(
-        windows=parse_windows(windows, list(meta.schema.features), meta.fps, settings.tolerance_s),
+        windows=parse_windows(windows, list(meta.schema), meta.fps, settings.tolerance_s),
         tolerance_s=settings.tolerance_s,
         return_uint8=settings.return_uint8,
         image_transforms=settings.image_transforms,
@@ -146,17 +145,17 @@ def _open_files(
     spans = {key: table.videos[key].of_files(np.unique(table.videos[key].file_of[episodes])) for key in meta.video_keys}
     of_clips = clip_counts(counters, stream)
     clips = _open_clips(settings, spans, of_clips) if spans and (not is_local or by_gop) else None
-    locator = LocalClips(folder, table.videos, is_shared=not by_gop) if folder is not None else clips
+    locator = LocalClips(table.videos, folder, is_shared=not by_gop) if folder is not None else clips
     backend = settings.make_backend() if meta.video_keys else PyavBackend()
     keeping = _plan_keeping(settings, meta, chosen, options, backend)
     return EpisodeFiles(
         rows=read([feature.key for feature in meta.row_features if not feature.is_image]),
         first_rows=(np.cumsum(counts) - counts)[file_of.reshape(-1)] + table.first_rows[episodes],
         images={key: read([key], image_decoder="array") for key in meta.image_keys},
-        videos=_open_videos(settings, meta, locator or LocalClips(Path(), {}), backend, keeping, counters),
+        videos=_open_videos(settings, meta, locator or LocalClips({}, Path()), backend, keeping, counters),
         fetched=None if is_local else clips,
         samples_ahead=2 * keeping.samples_kept if by_gop else int(keeping.most_ahead),
-        stretches=keep_stretches(clips.edition, clips.clips, chosen, table.lengths) if by_gop and clips else None,
+        stretches=keep_stretches(clips, chosen, table.lengths) if by_gop and clips else None,
         pool_samples=settings.episode_pool_size * int(chosen.counts.mean()),
     )
 
@@ -168,7 +167,7 @@ def _open_clips(settings: EpisodeSettings, videos: Mapping[str, VideoSpans], cou
     stream.apply_default({})
     limit = None if settings.cache_limit is None else parse_bytes(settings.cache_limit)
     cache = Cache([cached_stream(stream, files)], limit_bytes=limit, counts=counts)
-    return FetchedClips(cache, IndexedClips(cache.open_index(0), videos), settings.prefetch_videos)
+    return FetchedClips(videos, cache, cache.open_index(0), settings.prefetch_videos)
 
 
 def _plan_keeping(
@@ -180,7 +179,7 @@ def _plan_keeping(
 ) -> Keeping:
     """Return of how many samples all decoded pictures can be kept."""
     widths = [len(options.windows.get(key, [0])) for key in meta.video_keys]
-    sizes = [meta.schema.features[key].num_pixels * backend.pixel_bytes for key in meta.video_keys]
+    sizes = [meta.schema[key].num_pixels * backend.pixel_bytes for key in meta.video_keys]
     sample_bytes = sum(width * size for width, size in zip(widths, sizes, strict=True))
     num_kept = int(parse_bytes(settings.frame_cache_bytes) / max(1, sample_bytes))
     if settings.video_locality == "gop":  # more would have to go before its time

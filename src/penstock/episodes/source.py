@@ -25,18 +25,17 @@ from penstock.episodes.samples import (
 from penstock.episodes.upcoming import ClipKey
 from penstock.errors import CorruptShardError
 from penstock.order.lru import LRU
-from penstock.reading.skip import SKIPPED
 from penstock.reading.source import FunctionReader, OpenShard, Source
+from penstock.reading.transforms import SKIPPED
 from penstock.thread_times import reading_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from penstock.cache.shares import ShareListener
-    from penstock.counters import Counters
-    from penstock.data.stats import Stats
+    from penstock.counters import Counters, Stats
     from penstock.episodes.clips import FetchedClips
     from penstock.episodes.decoders import DecodedFrames, Videos
     from penstock.episodes.episode_table import ChosenFrames
@@ -106,14 +105,13 @@ class EpisodeSource(Source):
 
     def open(self, shard: int) -> OpenShard:
         """Open an episode; its rows and videos are opened when its frames are read."""
-        reader = _EpisodeReader(self, shard)
-        return OpenShard(FunctionsReader(int(self.chosen.counts[shard]), reader.read))
+        return OpenShard(_EpisodeReader(self, shard))
 
     @property
     def sizes(self) -> Int64Array:
         """The memory of each episode's samples, with all their windows."""
         sample_bytes = 0
-        for feature in self.meta.schema.features.values():
+        for feature in self.meta.schema.values():
             width = len(self.options.windows.get(feature.key, _NOW))
             divisor = 4 if feature.is_camera and self.options.return_uint8 else 1
             sample_bytes += width * feature.frame_bytes // divisor
@@ -200,22 +198,11 @@ class EpisodeSource(Source):
             self.files.fetched.cache.close()
 
 
-class FunctionsReader(FunctionReader):
-    """A shard whose samples a function makes many at a time."""
-
-    def __init__(self, num_rows: int, samples_of: Callable[[Int64Array], list[Sample]]) -> None:
-        super().__init__(num_rows, lambda row: samples_of(np.array([row], np.int64))[0])
-        self._samples_of = samples_of
-
-    def read(self, rows: Rows) -> list[Sample]:
-        """Return the samples at these rows, in this order."""
-        return self._samples_of(np.asarray(rows, np.int64))
-
-
-class _EpisodeReader:
+class _EpisodeReader(FunctionReader):
     """Makes the samples of one episode: whatever several of them need is read and decoded once."""
 
     def __init__(self, source: EpisodeSource, shard: int) -> None:
+        super().__init__(int(source.chosen.counts[shard]), lambda row: self.read([row])[0])
         self._source = source
         self._files, self._options, self._meta = source.files, source.options, source.meta
         self._where, self._counters = source.describe_shard(shard), source.counters
@@ -224,13 +211,14 @@ class _EpisodeReader:
         self._first_row = int(source.files.first_rows[shard])
         self._length = int(source.meta.episodes.lengths[self._episode])
 
-    def read(self, rows: Int64Array) -> list[Sample]:
-        begun_ns = perf_counter_ns()
+    def read(self, rows: Rows) -> list[Sample]:
+        """Return the samples at these rows, in this order."""
+        begun_ns, frames = perf_counter_ns(), np.asarray(rows, np.int64) + self._skipped
         try:
-            samples = self._make(rows + self._skipped)
+            samples = self._make(frames)
         except SKIPPED:
             # One by one, to say which it is.
-            samples = [self._make_alone(int(frame)) for frame in rows + self._skipped]
+            samples = [self._make_alone(int(frame)) for frame in frames]
         count_latency(self._counters.row(), len(rows), perf_counter_ns() - begun_ns)
         return samples
 
@@ -334,7 +322,7 @@ class _EpisodeReader:
             sample[feature.key] = self._picture(pixels, feature.key)
 
     def _picture(self, pixels: npt.NDArray[Any], key: str) -> Any:
-        return to_picture(pixels, self._options, self._meta.schema.features[key])
+        return to_picture(pixels, self._options, self._meta.schema[key])
 
 
 def exact_times(seconds: npt.NDArray[np.floating[Any]], frames: Int64Array, fps: float) -> npt.NDArray[np.float64]:

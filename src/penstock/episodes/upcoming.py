@@ -15,7 +15,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 
 class ClipKey(NamedTuple):
@@ -91,12 +91,11 @@ class WantedFrames:
             del self._uses[clip]
         return NEVER
 
-    def first(self, is_wanted: Callable[[WantedFrame], bool], most: int) -> WantedFrame | None:
-        """Return the first want that was not met yet and that a function accepts, looking at so many at most."""
+    def soonest(self, most: int) -> Iterator[WantedFrame]:
+        """Yield the first wants, of so many, that were not met yet."""
         while self._queue and not self._is_open(self._queue[0]):
             self._queue.popleft()
-        open_wants = (want for want in islice(self._queue, most) if self._is_open(want))
-        return next(filter(is_wanted, open_wants), None)
+        return filter(self._is_open, islice(self._queue, most))
 
     def _is_open(self, want: WantedFrame) -> bool:
         return self.next_use(want.clip, want.frame) <= want.turn

@@ -170,7 +170,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Room that an item on its way holds."""
+    """Room that an item holds while it is fetched."""
 
     directory: str
     name: str
@@ -244,7 +244,7 @@ class Victim(NamedTuple):
 
 @dataclass(slots=True)
 class Shelf:
-    """What one directory holds, and what is on its way there."""
+    """What one directory holds, and what is being fetched to it."""
 
     order: EvictionOrder = field(default_factory=EvictionOrder)
     index_bytes: int = 0  # of an index that was brought there; it stays as long as the directory
@@ -254,7 +254,7 @@ class Shelf:
 
     @property
     def stays_bytes(self) -> int:
-        """The bytes that are there, those on their way included."""
+        """The bytes that are there, those that are being fetched included."""
         return self.order.used_bytes + self.index_bytes + self.reserved_bytes
 
 
@@ -352,7 +352,7 @@ class Budget:
             self.shelves[directory].handed_over.pop(name, None)
 
     def usage(self) -> dict[str, int]:
-        """Return the bytes known in each directory, those on their way included."""
+        """Return the bytes known in each directory, those being fetched included."""
         return {name: shelf.stays_bytes + shelf.temporary_bytes for name, shelf in self.shelves.items()}
 
     # --- What goes ------------------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ class Budget:
     def fits_disk(self, wanted: Reservation, disk: Disk, reserve_bytes: int) -> bool:
         """Return True if a disk has room besides its reserve.
 
-        Bytes on their way may be counted twice, here and by the disk: it is full a little earlier then.
+        Bytes being fetched may be counted twice, here and by the disk: it is full a little earlier then.
         """
         coming = sum(shelf.reserved_bytes + shelf.temporary_bytes for shelf in self.shelves.values())
         if disk.free_bytes - coming - wanted.all_bytes < reserve_bytes:

@@ -32,11 +32,11 @@ from penstock.cachedir.editions import About, Edition
 from penstock.cachedir.layout import apart_name
 from penstock.cachedir.ledger import boot_id, is_doubtful
 from penstock.cachedir.presence import are_unchanged, is_name_taken, look
-from penstock.cachedir.versions import CLOCKS_DIFFER_NS, fingerprint, is_young, tag_of
+from penstock.cachedir.versions import CLOCKS_DIFFER_NS, fingerprint, is_young
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectChangedError, ObjectNotFoundError, StoreError
-from penstock.fetcher.store_handles import is_near
+from penstock.fetcher.pieces import is_near
 from penstock.index.paths import INDEX_NAME
 from penstock.storage.base import ObjectInfo
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.cachedir.folder import Folder
     from penstock.cachedir.ledger import Record
     from penstock.cachedir.presence import FileStamp
-    from penstock.fetcher.store_handles import StoreHandle
+    from penstock.fetcher.pieces import StoreHandle
     from penstock.wire.item import Item, StoredFile
 
 # A store that is far away is asked about its index no more often than this, if nothing else speaks for a change.
@@ -96,7 +96,7 @@ class CopyResolver:
             return self._known_object(folder, item)
         edition = _edition(folder.directory, item.edition)
         entry = edition.entry(item.number)
-        if not entry.is_known:
+        if not entry.place:
             return None
         name = edition.name_of(item.name, entry)
         stamps = [look(folder.directory, edition.name_of(part.raw.name, entry)) for part in item.parts]
@@ -281,7 +281,7 @@ def _is_made_of(record: Record, item: Item) -> bool:
 def _is_strangers(directory: Path, name: str) -> bool:
     """Return True if a file lies where all may put files, as in /tmp, and is another user's.
 
-    He may change it at any time, also after it was looked at.
+    That user may change it at any time, also after it was looked at.
     """
     try:
         status = os.lstat(directory / name)
@@ -315,14 +315,6 @@ class _Watched:
     tags: dict[str, str | None] = field(default_factory=dict)  # of objects that were read by ranges, by key
 
 
-def first_mark(index_ns: int, now_ns: int) -> int:
-    """Return up to which time a shard is surely older than the index, which was written at `index_ns`.
-
-    A shard of the same time is one of its own, unless whole seconds may hide that it was written again just now.
-    """
-    return index_ns - 1 if is_young(ObjectInfo("", 0, None, index_ns), now_ns) else index_ns
-
-
 class EditionWatch:
     """Watches the editions that are open. Safe for threads."""
 
@@ -348,7 +340,7 @@ class EditionWatch:
         if item.number is None:
             return
         watched, edition = self._of(directory, item.edition), _edition(directory, item.edition)
-        version = fingerprint(map(tag_of, infos))
+        version = fingerprint(info.version for info in infos)
         seen = edition.seen(item.number)
         if not all(part.stored.is_pinned for part in item.parts):
             if seen not in (0, version):
@@ -369,8 +361,12 @@ class EditionWatch:
             if found is None:
                 about, now_ns = _edition(directory, edition).about(), time.time_ns()
                 modified_ns = None if about is None else about.modified_ns
-                found = _Watched(about, now_ns, None if modified_ns is None else first_mark(modified_ns, now_ns))
-                found.asked_at = None if modified_ns is None else time.monotonic()
+                found = _Watched(about, now_ns, modified_ns)
+                if modified_ns is not None:
+                    found.asked_at = time.monotonic()
+                    # A shard of the time of its index is one of its own, unless whole seconds may hide that it was
+                    # written again just now.
+                    found.mark_ns = modified_ns - is_young(ObjectInfo("", 0, None, modified_ns), now_ns)
                 self._watched[str(directory), edition] = found
             return found
 

@@ -12,7 +12,7 @@ from penstock.wire.messages import GroupUpdate, StreamCounts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.fetcher.queue import Cause, GroupKey, ItemKey
+    from penstock.wire.item import Cause, GroupKey, ItemKey
 
 _MOST_REMEMBERED = 1 << 16  # shards of which it is known what has come
 
@@ -23,21 +23,12 @@ class FetcherCounts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals: Counter[str] = Counter()
-        self._listeners: dict[GroupKey, Callable[[GroupUpdate], None]] = {}
+        # What hears of all that the streams of a group cause, and must not wait for anything.
+        self.listeners: dict[GroupKey, Callable[[GroupUpdate], None]] = {}
         self._came: dict[ItemKey, int | None] = {}  # bytes of shards that came alone; None: the whole
         self._begin = time.monotonic()  # of a stretch of about two seconds, over which the rate is measured
         self._num_bytes = 0
         self._last_rate = 0.0
-
-    def open(self, group: GroupKey, on_update: Callable[[GroupUpdate], None]) -> None:
-        """Add a listener that hears what the streams of a group cause; it must not wait for anything."""
-        with self._lock:
-            self._listeners[group] = on_update
-
-    def close(self, group: GroupKey) -> None:
-        """Forget a group."""
-        with self._lock:
-            self._listeners.pop(group, None)
 
     def add(self, what: str, number: int = 1) -> None:
         """Count something."""
@@ -69,9 +60,9 @@ class FetcherCounts:
             self._remember(shard, None)
             self._totals["downloads"] += 1
             self._totals["bytes"] += num_bytes
-            if cause is not None and cause[0] in self._listeners:
-                counts = {cause[1]: StreamCounts(1, num_bytes, int(is_again))}
-                self._listeners[cause[0]](GroupUpdate(cause[0][1], counts=counts))
+            on_update = None if cause is None else self.listeners.get(cause[0])
+            if cause is not None and on_update is not None:
+                on_update(GroupUpdate(cause[0][1], counts={cause[1]: StreamCounts(1, num_bytes, int(is_again))}))
 
     def _remember(self, shard: ItemKey, came: int | None) -> None:
         self._came[shard] = came

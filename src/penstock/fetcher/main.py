@@ -17,18 +17,28 @@ import threading
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from penstock.cachedir.lock import try_hold_file
+from penstock.cachedir.lock import Stripes, try_hold_file
 from penstock.failpoints import failpoint
+from penstock.fetcher.counts import FetcherCounts
+from penstock.fetcher.opening import IndexOpener
+from penstock.fetcher.pieces import PiecePool
+from penstock.fetcher.reads import ObjectReader
+from penstock.fetcher.rooms import Rooms
 from penstock.fetcher.scheduler import Scheduler
 from penstock.fetcher.server import Server
+from penstock.fetcher.transfer import Tools
 from penstock.wire.address import READY, fetcher_address
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.fetcher.kept_scan import KeptScan
+    from penstock.fetcher.transfer import Transfer
+    from penstock.index.model import Index
+    from penstock.storage.base import ObjectInfo
     from penstock.wire.ahead import IndexesAhead
 
-_LAST_WORDS_S = 2.0  # to remove files on their way
+_LAST_WORDS_S = 2.0  # to remove unfinished files
 _MOST_LOGGED = 4096  # characters of one record: clients, and stores, may send anything
 _MOST_LOG_BYTES = 16 << 20
 _SET_DUMPABLE = 4  # PR_SET_DUMPABLE of <sys/prctl.h>
@@ -60,7 +70,7 @@ def main(ahead: IndexesAhead | None = None) -> None:
             address.socket.unlink()
         return True
 
-    scheduler = Scheduler(ahead)
+    scheduler = open_scheduler(ahead)
     asyncio.run(Server(scheduler, listener).run(lambda: _say_ready(ready), may_leave))
     make_way = threading.Timer(_ALONE_S, leaving.close)
     make_way.daemon, make_way.name = True, "penstock-leaving"
@@ -69,6 +79,27 @@ def main(ahead: IndexesAhead | None = None) -> None:
     scheduler.join(_LAST_WORDS_S)
     logging.shutdown()
     os._exit(0)  # a thread may hang in a store that does not answer
+
+
+def open_scheduler(ahead: IndexesAhead | None = None) -> Scheduler:
+    """Put the parts together that fetch, for this process or for the clients of a server."""
+    stripes, counts = Stripes(), FetcherCounts()
+    tools = Tools(stripes, Rooms(stripes), PiecePool(counts), counts, _open_index, ahead)
+    reader = ObjectReader(tools.pool, counts, tools.handles, tools.watch)
+    return Scheduler(tools, IndexOpener(tools, _keep_scan).open, reader)
+
+
+def _open_index(path: Path) -> Index:
+    from penstock.cachedir.once import keep_index  # with NumPy, which most fetchers never need
+    from penstock.index.catalog import parse_index_file
+
+    return keep_index(path.parent.name, path.stat().st_size, lambda: parse_index_file(path, str(path)))
+
+
+def _keep_scan(tools: Tools, job: Transfer, info: ObjectInfo) -> KeptScan | None:
+    from penstock.fetcher.kept_scan import keep_scan  # as above
+
+    return keep_scan(tools, job, info)
 
 
 def _listen(path: Path) -> socket.socket:

@@ -11,13 +11,12 @@ import logging
 import os
 import threading
 import time
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from contextlib import nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.editions import SOUGHT, About, Edition, editions_in, last_edition
-from penstock.cachedir.items import item_of_shard
-from penstock.cachedir.layout import control_folder, new_part_path, stripe_of
+from penstock.cachedir.layout import new_part_path, stripe_of
 from penstock.cachedir.ledger import Record
 from penstock.cachedir.presence import is_name_taken, look, stamp_of
 from penstock.cachedir.versions import edition_of, is_young, lasting_tag
@@ -28,31 +27,27 @@ from penstock.errors import (
     EmptyDatasetError,
     ObjectChangedError,
     ObjectNotFoundError,
-    PenstockError,
     RequestRefusedError,
     StoreError,
 )
-from penstock.fetcher.copies import Copy, digest_of
-from penstock.fetcher.store_handles import is_near
+from penstock.fetcher.copies import digest_of
+from penstock.fetcher.pieces import is_near
 from penstock.fetcher.transfer import Download, again_if_deleted, holding, learn_size
 from penstock.files import copy_file, make_folders
 from penstock.index.catalog import MAX_INDEX_BYTES
 from penstock.index.paths import INDEX_NAME
-from penstock.types import Span
 from penstock.units import format_bytes
-from penstock.wire.item import Item, ItemPart, StoredFile
 from penstock.wire.messages import Fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from penstock.cachedir.folder import Folder
-    from penstock.fetcher.budget import Reservation
-    from penstock.fetcher.store_handles import StoreHandle
-    from penstock.fetcher.transfer import Tools, Transfer
+    from penstock.fetcher.pieces import StoreHandle
+    from penstock.fetcher.transfer import Steps, Tools, Transfer
     from penstock.index.files_json import IndexedFile
-    from penstock.scan.make_index import Identity
+    from penstock.scan.make_index import Identity, ScanKeeper
     from penstock.storage.base import ObjectInfo
     from penstock.wire.settings import FilesRequest
 
@@ -62,14 +57,15 @@ _log = logging.getLogger("penstock.cache")
 class IndexOpener:
     """Opens the indexes of streams. Safe for threads."""
 
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
+    def __init__(self, tools: Tools, keep_scan: Callable[[Tools, Transfer, ObjectInfo], ScanKeeper | None]) -> None:
+        self._tools, self._keep_scan = tools, keep_scan
         self._lock = threading.Lock()
         self._unproven: dict[str, str] = {}  # editions of indexes whose time proves nothing yet
         self._scanning: dict[Path, threading.Lock] = {}  # held by the one who scans for a directory
 
-    def open(self, job: Transfer) -> Fetched:
+    def open(self, job: Transfer) -> Steps:
         """Fetch or make the index and open its edition; the one that was opened last serves if the store is away."""
+        yield  # it takes no room
         return again_if_deleted(job, lambda: self._open(job))
 
     def _open(self, job: Transfer) -> Fetched:
@@ -99,8 +95,7 @@ class IndexOpener:
             return Fetched(edition=last.name, away=str(error))
         self._tools.watch.begin(edition)
         self._tools.copies.begin(edition)
-        index = self._tools.rooms.folder(job.directory).ledger.get(INDEX_NAME)
-        self._tools.rooms.note_index(job.directory, 0 if index is None else index.num_bytes)
+        self._tools.rooms.note_index(job.directory)
         if handle.has_ranges:
             return Fetched(edition=edition.name, revision=handle.revision())
         text = (
@@ -133,11 +128,11 @@ class IndexOpener:
             )
         job.begin(num_bytes)
         download = Download(tools, job, tools.rooms.folder(job.directory), job.item, beginning)
-        # Others open the same index meanwhile, so its name is free; but what is on its way must not be cleared.
+        # Others open the same index meanwhile, so its name is free; but unfinished files must not be cleared.
         held = tools.stripes.try_take_any(job.directory, job.name)
         name = job.name if held is None else held.name
         with held or nullcontext(), download.fetched_index(name) as (path, info):
-            tools.counts.add_download(job.demand.cause, info.num_bytes, job.key)
+            tools.counts.add_download(job.queued.demand.cause, info.num_bytes, job.key)
             with holding(tools, job, job.name):
                 return self._edition_of(job, handle, path, info)
 
@@ -145,7 +140,8 @@ class IndexOpener:
 
     def _make(self, job: Transfer, handle: StoreHandle, files: FilesRequest) -> Edition:
         """List the files and make their index, unless an earlier edition has it since nothing has changed."""
-        from penstock.scan.listing import Lister, find_in_repository, listing_digest  # with NumPy, seldom needed here
+        from penstock.scan.hub import find_in_repository  # with NumPy, seldom needed here
+        from penstock.scan.listing import Lister, listing_digest
 
         if files.is_repository:
             objects = find_in_repository(handle.store, files.subset, files.split)
@@ -176,7 +172,7 @@ class IndexOpener:
             format=files.format,
             settings=files.settings,
             watcher=job,
-            keep=(lambda _: None) if is_near(handle) else (lambda info: _keep_scanned(self._tools, job, info)),
+            keep=(lambda _: None) if is_near(handle) else partial(self._keep_scan, self._tools, job),
         )
         return scan.make_index(objects, known)
 
@@ -297,100 +293,6 @@ def _publish_index(folder: Folder, edition: Edition, handle: StoreHandle, info: 
     finally:
         with suppress(FileNotFoundError):
             part.unlink()
-
-
-# --- What was read goes to the cache ----------------------------------------------------------------------------
-
-
-def _keep_scanned(tools: Tools, job: Transfer, info: ObjectInfo) -> KeptScan | None:
-    """Take room for what a scan reads of a file; None: there is none without evicting anything."""
-    file = StoredFile(info.key, info.key, info.num_bytes)
-    reservation = tools.rooms.reserve_unused(job.directory, Item((ItemPart(file),)))
-    if reservation is None:
-        return None
-    try:
-        return KeptScan(tools, job, reservation, info)
-    except OSError as error:
-        tools.rooms.claim(reservation, None)
-        _log.info("%s is not kept while it is indexed: %s", info.key, error)
-        return None
-
-
-class KeptScan:
-    """What a scan reads of one file, until its shards have been published as downloads are.
-
-    They are not waited for, so whatever speaks against it, such as a full disk, only ends the keeping.
-    """
-
-    def __init__(self, tools: Tools, job: Transfer, reservation: Reservation, info: ObjectInfo) -> None:
-        from penstock.scan.kept_bytes import KeptBytes  # as all of `scan`: most fetchers never need it
-
-        control = control_folder(job.directory)
-        make_folders(control, 0o700)
-        self._tools, self._job, self._reservation = tools, job, reservation
-        self._bytes = KeptBytes(info, control)
-        self._is_kept = True
-
-    def write(self, data: bytes, begin: int) -> None:
-        """Take bytes, from any thread."""
-        if self._is_kept:
-            with self._giving_up():
-                self._bytes.write(data, begin)
-
-    def publish(self, file: IndexedFile) -> None:
-        """Publish the shards, the last one first: the room of what is copied is given back at once."""
-        from penstock.index.files_json import shards_of
-
-        for shard in reversed(shards_of(file)):
-            item = item_of_shard(shard, 0, "")._replace(number=None)  # of an edition that is not known yet
-            span = shard.parts[0].span
-            if span is None or not self._is_kept:
-                continue
-            if self._bytes.holds(Span(span.offset, span.offset + span.num_bytes)):
-                with self._giving_up():
-                    self._publish_shard(item)
-                    self._bytes.cut(span.offset)
-
-    def _publish_shard(self, item: Item) -> None:
-        """Publish a shard. As it is stored it takes the room that the file has; what is unpacked takes more."""
-        rooms, room = self._tools.rooms, self._reservation
-        if item.compression is None:
-            self._reservation = replace(room, num_bytes=room.num_bytes - item.raw_bytes)
-            taken: Reservation | None = replace(room, name=item.name, num_bytes=item.raw_bytes)
-        else:
-            taken = rooms.reserve_unused(self._job.directory, item)
-        if taken is None:
-            return
-        record = None
-        try:
-            record = self._lay_down(item)
-        finally:
-            rooms.claim(taken, record)
-
-    def _lay_down(self, item: Item) -> Record | None:
-        """Lay a shard into the cache under its name; None: that is taken."""
-        tools, job = self._tools, self._job
-        folder = tools.rooms.folder(job.directory)
-        with holding(tools, job, item.name):
-            if is_name_taken(job.directory, item.name):
-                return None
-            record = Download(tools, job, folder, item, scanned=self._bytes).run(Copy(item.name, is_right=False))
-        if record.boot is not None:
-            tools.flusher.add(job.directory, record, folder.ledger)
-        return record
-
-    def close(self) -> None:
-        """Release what room is left."""
-        self._bytes.close()
-        self._tools.rooms.claim(self._reservation, None)
-
-    @contextmanager
-    def _giving_up(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, PenstockError) as error:
-            self._is_kept = False
-            _log.info("%s is no longer kept while it is indexed: %s", self._bytes.info.key, error)
 
 
 # --- Earlier indexes ------------------------------------------------------------------------------------------

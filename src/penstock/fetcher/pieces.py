@@ -6,15 +6,29 @@ import os
 import threading
 import time
 from collections import deque
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, Executor, Future, wait
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.cachedir.layout import place_of
 from penstock.errors import StoreTimeoutError
+from penstock.fetcher.counts import FetcherCounts
+from penstock.storage.base import (
+    CopiesPieces,
+    HasCommits,
+    HasQueries,
+    LearnsRanges,
+    ReadsTogether,
+    open_store,
+    shown_url,
+    url_scheme,
+)
 from penstock.storage.ranges import cut_span
+from penstock.storage.retry import RetryHooks, RetryPolicy
+from penstock.storage.url_names import join_url
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -24,7 +38,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.errors import StoreError
-    from penstock.fetcher.store_handles import StoreHandle
+    from penstock.storage.base import Store
+    from penstock.wire.settings import CachedStream
 
 T = TypeVar("T")
 
@@ -48,6 +63,88 @@ _HANGS_AFTER = 3.0
 def split(num_bytes: int) -> list[Span]:
     """Cut an object into pieces; an empty one has a single, empty piece, since reading it tells whether it exists."""
     return cut_span(Span(0, num_bytes)) or [Span(0, 0)]
+
+
+# --- Stores, each opened once for all: how often it is asked again, and for how long --------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreHandle:
+    """A store, which tries again by itself, and how patiently it is asked."""
+
+    store: Store
+    url: str = field(repr=False)
+    name: str = ""  # what tells its data from others': place and endpoint (another one, another place), no secrets
+    retry: int = 2
+    timeout_s: float = 60.0  # without a single byte
+
+    def where(self, key: str) -> str:
+        """Name an object in messages."""
+        return join_url(_shown_root(self.url), key)
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether parts of an object can be had without all that comes before them, as far as is known."""
+        return not isinstance(self.store, LearnsRanges) or self.store.ranges.are_sent
+
+    @property
+    def reads_together(self) -> bool:
+        """Whether several ranges of an object can be had by one call."""
+        return self.has_ranges and isinstance(self.store, ReadsTogether) and self.store.reads_together
+
+    @property
+    def is_read_in_one(self) -> bool:
+        """Whether an object is best read at once: its server sends no pieces, and what comes goes straight to disk."""
+        return not self.has_ranges and isinstance(self.store, CopiesPieces)
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether files were named with queries of their own: a request for any other would be refused."""
+        return isinstance(self.store, HasQueries) and self.store.has_queries
+
+    def revision(self) -> str | None:
+        """Return the commit that is read, if the store keeps commits."""
+        return self.store.commit() if isinstance(self.store, HasCommits) else None
+
+
+@lru_cache(64)
+def _shown_root(url: str) -> str:
+    """Return a URL as it may be shown; it is needed for each piece."""
+    return shown_url(url)
+
+
+def is_near(handle: StoreHandle) -> bool:
+    """Return True if a store answers a question at once: nothing is gained by asking it less."""
+    return url_scheme(handle.url) in (None, "file", "memory")
+
+
+class StoreHandles:
+    """Opens stores, and keeps them open. Safe for threads."""
+
+    def __init__(self, hooks: RetryHooks) -> None:
+        self._lock = threading.Lock()
+        self._origins: dict[str, StoreHandle] = {}
+        self._hooks = hooks
+
+    def of(self, stream: CachedStream) -> StoreHandle:
+        """Return the handle of a stream."""
+        store, options = stream.store, stream.store.options
+        known = f"{stream.retry} {stream.timeout_s} {store.url} {sorted(options.items(), key=str)!r}"
+        with self._lock:
+            handle = self._origins.get(known)
+            if handle is None:
+                endpoint = options.get("endpoint")
+                handle = self._origins[known] = StoreHandle(
+                    store=open_store(store, retry=RetryPolicy.of(stream.retry, stream.timeout_s), hooks=self._hooks),
+                    url=store.url,
+                    name=place_of(store.url) + (f" at {shown_url(str(endpoint))}" if endpoint else ""),
+                    retry=stream.retry,
+                    timeout_s=stream.timeout_s,
+                )
+            return handle
+
+
+# --- Who reads what -----------------------------------------------------------------------------------------
 
 
 class PieceOwner:
@@ -114,10 +211,10 @@ class RangeRead:
 
 
 class PiecePool:
-    """Runs pieces. Threads come when they are needed and leave soon after. `on_bytes` hears of bytes as they come."""
+    """Runs pieces. Threads come when they are needed and leave soon after."""
 
-    def __init__(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
-        self._on_bytes = on_bytes
+    def __init__(self, counts: FetcherCounts | None = None) -> None:
+        self._counts = counts or FetcherCounts()
         self._changed = threading.Condition()
         self._pending: dict[PieceOwner, deque[RangeRead]] = {}
         self._concurrency = Concurrency()
@@ -166,7 +263,9 @@ class PiecePool:
                 done, pending = wait(pending, max(0.0, min(lefts, default=0.0)), FIRST_EXCEPTION)
                 for future in done:
                     future.result()
-                self._check_times(pieces)
+                for piece in pieces:
+                    if piece.hangs():
+                        raise piece.timeout_error()
             return [piece.future.result() for piece in pieces]
         except BaseException:
             self.cancel(pieces)
@@ -182,6 +281,10 @@ class PiecePool:
                 if is_running:
                     piece.future.set_exception(piece.timeout_error())
 
+    def hooks(self) -> RetryHooks:
+        """Return what a store needs that is asked by the threads of this pool."""
+        return RetryHooks(sleep=self.pause, on_retry=self.note_retry, on_bytes=self.note_bytes, on_life=self.note_life)
+
     def note_bytes(self, num_bytes: int) -> None:
         """Hear from the store that reads a piece in this thread how many bytes came just now."""
         piece = self._piece_here()
@@ -191,7 +294,7 @@ class PiecePool:
     def _count(self, piece: RangeRead, num_bytes: int) -> None:
         piece.num_arrived += num_bytes
         piece.owner.add_bytes(num_bytes)
-        self._on_bytes(num_bytes)
+        self._counts.add_arrived(num_bytes)
 
     def note_life(self) -> None:
         """Hear from the store that reads a piece in this thread: a byte came, or it tries again."""
@@ -201,6 +304,7 @@ class PiecePool:
 
     def note_retry(self, error: StoreError) -> None:
         """Hear from the store that reads a piece in this thread why it has to try again."""
+        self._counts.add("retries")
         piece = self._piece_here()
         if piece is not None:
             piece.owner.retry_reason = str(error).removeprefix(f"{piece.where}: ")
@@ -267,11 +371,6 @@ class PiecePool:
             self._num_threads += 1
             threading.Thread(target=self._work, name="penstock-piece", daemon=True).start()
 
-    def _check_times(self, pieces: Sequence[RangeRead]) -> None:
-        for piece in pieces:
-            if piece.hangs():
-                raise piece.timeout_error()
-
     def _work(self) -> None:
         while (piece := self._next()) is not None:
             result, error = None, None
@@ -306,7 +405,9 @@ class PiecePool:
             while not self._is_closed:
                 piece = self._best()
                 if piece is not None:
-                    self._enter(piece)
+                    self._started.add(piece)
+                    self._num_small += piece.is_small
+                    self._running_bytes += piece.num_bytes
                     if self._pending:
                         self._changed.notify()  # the end of one may let several begin
                     if not piece.future.set_running_or_notify_cancel():
@@ -340,14 +441,9 @@ class PiecePool:
             return False
         if piece.is_small:
             return True
-        # Somebody stands still for the answers to small ones: large ones do not crowd them out.
+        # A reader stands still for the answers to small ones: large ones do not crowd them out.
         limit = LOWEST if self._num_small else self._concurrency.limit
         return num_large < limit and self._running_bytes + piece.num_bytes <= _MAX_BYTES
-
-    def _enter(self, piece: RangeRead) -> None:
-        self._started.add(piece)
-        self._num_small += piece.is_small
-        self._running_bytes += piece.num_bytes
 
     def _leave(self, piece: RangeRead) -> None:
         self._started.discard(piece)
@@ -460,74 +556,3 @@ def _step(now: Concurrency) -> Concurrency:
     if limit == now.limit:  # at the edge: look the other way next time
         return replace(now, direction=-now.direction)
     return replace(now, limit=limit)
-
-
-# --- Threads for work that comes in bursts ------------------------------------------------------------------
-
-
-class ElasticThreads(Executor):
-    """Runs what it is given in the order of asking.
-
-    An executor of the standard library keeps every thread that it ever needed, and here each client may need one at
-    some time.
-    """
-
-    def __init__(self, most: int, name: str, rest_s: float = _REST_S) -> None:
-        self._most, self._name, self._rest_s = most, name, rest_s
-        self._changed = threading.Condition()
-        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._num_threads = self._num_idle = 0
-        self._is_closed = False
-
-    def submit(self, action: Callable[..., T], /, *arguments: Any, **options: Any) -> Future[T]:
-        """Run something soon; the future gives its result or its error."""
-        future: Future[T] = Future()
-        with self._changed:
-            if self._is_closed:
-                raise RuntimeError(f"{self._name} was shut down")
-            self._waiting.append((future, partial(action, *arguments, **options)))
-            if self._num_idle < len(self._waiting) and self._num_threads < self._most:
-                self._num_threads += 1
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
-            else:
-                self._changed.notify()
-        return future
-
-    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Begin nothing more; threads end when they are done with what they do, and are not waited for."""
-        with self._changed:
-            self._is_closed = True
-            left = list(self._waiting) if cancel_futures else []
-            if cancel_futures:
-                self._waiting.clear()
-            self._changed.notify_all()
-        for future, _ in left:
-            future.cancel()
-
-    def _work(self) -> None:
-        while (work := self._next()) is not None:
-            future, action = work
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = action()
-                except BaseException as error:  # noqa: BLE001  raised where the result is waited for
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-                    del result
-            del work, future, action  # they may hold much memory, and the next may be long in coming
-
-    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
-        """Wait for work; None: this thread is not needed any more."""
-        with self._changed:
-            self._num_idle += 1
-            try:
-                while not self._waiting:
-                    if self._is_closed or not self._changed.wait(self._rest_s):
-                        if self._waiting:  # it came at the last moment
-                            break
-                        self._num_threads -= 1
-                        return None
-                return self._waiting.popleft()
-            finally:
-                self._num_idle -= 1

@@ -19,15 +19,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from penstock.wire.item import Item
+    from penstock.wire.item import Cause, GroupKey, Item, ItemKey
     from penstock.wire.messages import Fetched
     from penstock.wire.settings import CachedStream
 
-GroupKey = tuple[int, int]  # client and its group
-Cause = tuple[GroupKey, int]  # one of the streams of a group
-ItemKey = tuple[str, str]  # directory and identity of the item
-
-# How many items are on their way at once: enough for as many pieces as are read at once, and some that are unpacked.
+# How many items are fetched at once: enough for as many pieces as are read at once, and some that are unpacked.
 MOST_WORKERS = 10  # for what is expected
 MOST_URGENT_WORKERS = 12  # when a reader waits
 # One more for each directory that none of them works for: a disk that hangs holds up no other.
@@ -86,7 +82,7 @@ class QueuedItem:
     requests: list[Request] = field(default_factory=list, init=False)
     ahead: dict[Cause, int] = field(default_factory=dict, init=False)  # in how many batches each stream needs it
     competes_in: frozenset[str] = field(default=frozenset(), init=False)  # the directories whose room it waits for
-    has_room: bool = field(default=False, init=False)  # it is on its way, and will give its room back or keep what came
+    has_room: bool = field(default=False, init=False)  # it is fetched, and will give its room back or keep what came
     demand: Demand = field(init=False)  # while it is running
     key: ItemKey = field(init=False)  # what makes two wishes the same
 
@@ -198,10 +194,6 @@ class ItemQueue:
         if queued is not None:
             queued.ahead = {whose: ahead for whose, ahead in queued.ahead.items() if whose[0] != group}
             self.reconsider(queued)
-
-    def requests_of(self, group: GroupKey) -> list[Request]:
-        """Return the requests of a group."""
-        return [request for queued in self.items.values() for request in queued.requests if request.group == group]
 
     def _get(self, key: ItemKey, directory: Path, item: Item, stream: CachedStream) -> QueuedItem:
         queued = self.items.get(key)
@@ -339,8 +331,8 @@ class ItemQueue:
     def take_late(self, now: float) -> list[tuple[QueuedItem, Request]]:
         """Take the requests out that have waited too long, whatever their items are doing at this very moment.
 
-        While something is on its way to the same directories, time does not count: a store that is away holds up what
-        has room, and with it those who wait for that room.
+        While something is fetched to the same directories, time does not count: a store that is away holds up what has
+        room, and with it those who wait for that room.
         """
         on_their_way = {queued.key[0] for queued in self.items.values() if queued.has_room}
         late = []

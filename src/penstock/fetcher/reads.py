@@ -6,7 +6,7 @@ import threading
 import time
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from penstock.cachedir.versions import was_there_before
 from penstock.errors import CacheError
@@ -17,13 +17,12 @@ from penstock.wire.item import Item, ItemPart, StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
+    from pathlib import Path
 
     from typing_extensions import Buffer
 
-    from penstock.fetcher.copies import EditionWatch
     from penstock.fetcher.counts import FetcherCounts
-    from penstock.fetcher.pieces import PiecePool, RangeRead
-    from penstock.fetcher.store_handles import StoreHandle, StoreHandles
+    from penstock.fetcher.pieces import PiecePool, RangeRead, StoreHandle, StoreHandles
     from penstock.storage.base import ObjectInfo
     from penstock.types import Place, Span
     from penstock.wire.settings import CachedStream
@@ -35,63 +34,62 @@ _Found: TypeAlias = "tuple[dict[str, list[Buffer]], dict[str, ObjectInfo]]"  # b
 _WORTH_A_BUNDLE = 3  # ranges of an object: two take two threads in either way
 
 
-class Reading(PieceOwner):
-    """One question for objects or ranges, and how far its answer is: who asked first comes first."""
+class VersionWatch(Protocol):
+    """Knows which versions of objects belong to an edition."""
 
-    def __init__(self) -> None:
-        super().__init__(0.0, time.monotonic())
-        self.total_bytes = 0
-        self.future: Future[list[list[Buffer]]] = Future()
-        self.pieces: Sequence[RangeRead] = ()  # on their way now
+    def tag(self, directory: Path, edition: str, key: str) -> str | None:
+        """Return the version that a ranged read of an object has to be of, if it was read before."""
+
+    def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], handle: StoreHandle) -> None:
+        """Raise if the objects of a shard are not of its edition."""
 
 
 class ObjectReader:
     """Reads for all clients. No thread waits: each reading is a row of steps, done by threads that read last pieces."""
 
-    def __init__(self, pool: PiecePool, counts: FetcherCounts, handles: StoreHandles, watch: EditionWatch) -> None:
-        self._pool = pool
-        self._counts = counts
-        self._origins = handles
-        self._watch = watch
+    def __init__(self, pool: PiecePool, counts: FetcherCounts, handles: StoreHandles, watch: VersionWatch) -> None:
+        self.pool, self.counts, self.handles, self.watch = pool, counts, handles, watch
 
     def start(self, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> Reading:
         """Read in the background; each object or range comes as a list of pieces."""
-        reading = Reading()
-        steps = self._read(reading, stream, places, edition, shards)
-        self._go_on(reading, steps, None, None)
+        reading = Reading(self, stream, edition)
+        reading.go_on(reading.read(places, shards), None, None)
         return reading
 
-    def look_at(self, reading: Reading) -> None:
-        """Have a reading fail whose store hangs; those who wait for it look at it now and then."""
-        self._pool.end_hanging(reading.pieces)
 
-    def _go_on(
-        self, reading: Reading, steps: Steps[list[list[Buffer]]], found: Any, error: BaseException | None
-    ) -> None:
+class Reading(PieceOwner):
+    """One question for objects or ranges, and how far its answer is: who asked first comes first."""
+
+    def __init__(self, reader: ObjectReader, stream: CachedStream, edition: str) -> None:
+        super().__init__(0.0, time.monotonic())
+        self.total_bytes = 0
+        self.future: Future[list[list[Buffer]]] = Future()
+        self.pieces: Sequence[RangeRead] = ()  # being read now
+        self._pool, self._counts, self._watch = reader.pool, reader.counts, reader.watch
+        self._handle, self._directory, self._edition = reader.handles.of(stream), stream.directory, edition
+
+    def go_on(self, steps: Steps[list[list[Buffer]]], found: Any, error: BaseException | None) -> None:
         """Do the next step with what the last one has asked for."""
         if error is None:
-            self._counts.add("bytes", sum(piece.num_bytes for piece in reading.pieces))
+            self._counts.add("bytes", sum(piece.num_bytes for piece in self.pieces))
         try:
-            reading.pieces = steps.throw(error) if error is not None else steps.send(found)
+            self.pieces = steps.throw(error) if error is not None else steps.send(found)
         except StopIteration as end:
-            reading.future.set_result(end.value)
+            self.future.set_result(end.value)
         except CancelledError as closing:
             failure = CacheError("the fetcher is closing")
             failure.__cause__ = closing
-            reading.future.set_exception(failure)
+            self.future.set_exception(failure)
         except BaseException as failure:  # noqa: BLE001  raised where the answer is waited for
-            reading.future.set_exception(failure)
+            self.future.set_exception(failure)
         else:
-            AwaitedPieces(self._pool, reading.pieces, partial(self._go_on, reading, steps))
+            AwaitedPieces(self._pool, self.pieces, partial(self.go_on, steps))
 
-    def _read(
-        self, reading: Reading, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]
-    ) -> Steps[list[list[Buffer]]]:
+    def read(self, places: Sequence[Place], shards: Mapping[str, int]) -> Steps[list[list[Buffer]]]:
         """Return objects or ranges of them, all read at the same time: near ranges together, whole objects in pieces.
 
         `shards` numbers the objects that are shards of an edition: all that is ever read of one is of one version.
         """
-        handle = self._origins.of(stream)
         wanted: dict[str, list[Span]] = {}
         for key, span in places:
             if span is not None:
@@ -99,52 +97,48 @@ class ObjectReader:
         ranges = {
             key: coalesce(spans, gap_bytes=fitting_gap(spans), most_bytes=PIECE_BYTES) for key, spans in wanted.items()
         }
-        keys = [key for key, span in places if span is None]
-        described = yield [self._pool.submit(reading, 0, handle, key, partial(handle.store.stat, key)) for key in keys]
+        keys, store = [key for key, span in places if span is None], self._handle.store
+        described = yield [self._submit(key, 0, partial(store.stat, key)) for key in keys]
         whole: dict[str, ObjectInfo] = dict(zip(keys, described, strict=True))
-        pinned = {key: self._watch.tag(stream.directory, edition, key) for key in ranges}
-        found, infos = yield from self._read_ranges(handle, reading, ranges, pinned)
+        pinned = {key: self._watch.tag(self._directory, self._edition, key) for key in ranges}
+        found, infos = yield from self._read_spans(ranges, pinned)
         if shards:
-            check = partial(self._check, stream, handle, edition, shards, infos, ranges)
-            yield [self._pool.submit(reading, 0, handle, next(iter(shards)), check)]
+            yield [self._submit(next(iter(shards)), 0, partial(self._check, shards, infos, ranges))]
         objects = {key: split(info.num_bytes) for key, info in whole.items()}
-        etags = {key: info.etag for key, info in whole.items()}
-        complete, _ = yield from self._read_all(handle, reading, objects, etags)
+        complete, _ = yield from self._read_spans(objects, {key: info.etag for key, info in whole.items()})
         cut = {key: iter(cut_out(spans, ranges[key], found[key])) for key, spans in wanted.items()}
         return [complete[key] if span is None else [next(cut[key])] for key, span in places]
 
     def _check(
-        self,
-        stream: CachedStream,
-        handle: StoreHandle,
-        edition: str,
-        shards: Mapping[str, int],
-        infos: Mapping[str, ObjectInfo],
-        ranges: Mapping[str, list[Span]],
+        self, shards: Mapping[str, int], infos: Mapping[str, ObjectInfo], ranges: Mapping[str, list[Span]]
     ) -> None:
         """Raise if shards are not of their edition; this may ask their store."""
         for key, number in shards.items():
             if key in infos:
-                shard = Item((ItemPart(StoredFile(key, key, None)),), edition=edition, number=number)
-                self._watch.check(stream.directory, shard, [infos[key]], handle)
-                self._counts.add_ranges((str(stream.directory), shard.identity), sum(map(len, ranges[key])))
+                shard = Item((ItemPart(StoredFile(key, key, None)),), edition=self._edition, number=number)
+                self._watch.check(self._directory, shard, [infos[key]], self._handle)
+                self._counts.add_ranges((str(self._directory), shard.identity), sum(map(len, ranges[key])))
 
-    def _read_ranges(
-        self, handle: StoreHandle, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
-    ) -> Steps[_Found]:
-        """Read ranges, each by a thread; of more than there are threads, many of one object by one.
+    def _read_spans(self, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]) -> Steps[_Found]:
+        """Read spans, each by a thread; of more than there are threads, many small ones of one object by one.
 
         Such calls do not tell which version they read. So the first range of the object is read after them, by itself:
         if that is of the version of before, or was written long before, all that came in between is of this version.
         """
-        apart, together = _sort_out(handle, wanted)
+        store = self._handle.store
+        apart, together = _sort_out(self._handle, wanted)
         pinned, found, infos = dict(etags), dict[str, "list[Buffer]"](), dict[str, "ObjectInfo"]()
         while apart or together:
             begun_ns = time.time_ns()
-            calls = self._submit_bundles(handle, reading, wanted, together, pinned)
-            answers = yield [*calls, *self._submit(handle, reading, apart, pinned)]
-            _collect(handle, apart, answers[len(calls) :], found, infos)
-            left = iter(answers)
+            pieces = []
+            for key, bundles in together.items():
+                calls = _BundledCalls(store, key, wanted[key][0], pinned[key], len(bundles))
+                self.total_bytes += len(wanted[key][0])
+                pieces += [self._submit(key, sum(map(len, spans)), partial(calls.read, spans)) for spans in bundles]
+            for key, spans in apart.items():
+                read = partial(store.read_piece, key, etag=pinned[key])
+                pieces += [self._submit(key, len(span), partial(read, span)) for span in spans]
+            left = iter((yield pieces))
             for key, bundles in list(together.items()):
                 parts = [next(left) for _ in bundles]
                 ((first, info),) = [end for _, end in parts if end is not None]
@@ -154,51 +148,17 @@ class ObjectReader:
                     del together[key]
                 else:
                     pinned[key] = info.etag
+            for key, spans in apart.items():
+                answers = [next(left) for _ in spans]
+                found[key], infos[key] = [data for data, _ in answers], answers[0][1]
+                for _, info in answers:
+                    check_version(self._handle.where(key), info, infos[key].etag)
             apart = {}
         return found, infos
 
-    def _read_all(
-        self, handle: StoreHandle, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
-    ) -> Steps[_Found]:
-        found, infos = dict[str, "list[Buffer]"](), dict[str, "ObjectInfo"]()
-        answers = yield self._submit(handle, reading, wanted, etags)
-        _collect(handle, wanted, answers, found, infos)
-        return found, infos
-
-    def _submit(
-        self, handle: StoreHandle, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
-    ) -> list[RangeRead]:
-        def read(key: str, span: Span) -> tuple[Buffer, ObjectInfo]:
-            return handle.store.read_piece(key, span, etags[key])
-
-        return [
-            self._submit_one(handle, reading, key, len(span), partial(read, key, span))
-            for key, spans in wanted.items()
-            for span in spans
-        ]
-
-    def _submit_bundles(
-        self,
-        handle: StoreHandle,
-        reading: Reading,
-        wanted: Mapping[str, list[Span]],
-        together: Mapping[str, list[list[Span]]],
-        etags: Mapping[str, str | None],
-    ) -> list[RangeRead]:
-        pieces = []
-        for key, bundles in together.items():
-            calls = _BundledCalls(handle.store, key, wanted[key][0], etags[key], len(bundles))
-            reading.total_bytes += len(wanted[key][0])
-            for spans in bundles:
-                num_bytes = sum(map(len, spans))
-                pieces.append(self._submit_one(handle, reading, key, num_bytes, partial(calls.read, spans)))
-        return pieces
-
-    def _submit_one(
-        self, handle: StoreHandle, reading: Reading, key: str, num_bytes: int, action: Callable[[], object]
-    ) -> RangeRead:
-        reading.total_bytes += num_bytes
-        return self._pool.submit(reading, num_bytes, handle, key, action)
+    def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> RangeRead:
+        self.total_bytes += num_bytes
+        return self._pool.submit(self, num_bytes, self._handle, key, action)
 
 
 class AwaitedPieces:
@@ -262,19 +222,3 @@ def _sort_out(
         if len(spans) >= _WORTH_A_BUNDLE and max(map(len, spans)) <= SMALL_BYTES // 2
     }
     return {key: spans for key, spans in wanted.items() if key not in together}, together
-
-
-def _collect(
-    handle: StoreHandle,
-    wanted: Mapping[str, list[Span]],
-    answers: Sequence[tuple[Buffer, ObjectInfo]],
-    found: dict[str, list[Buffer]],
-    infos: dict[str, ObjectInfo],
-) -> None:
-    """Add what came to what was found, if all of an object is of one version."""
-    left = iter(answers)
-    for key, spans in wanted.items():
-        parts = [next(left) for _ in spans]
-        found[key] = [data for data, _ in parts]
-        for _, info in parts:
-            check_version(handle.where(key), info, infos.setdefault(key, info).etag)

@@ -1,8 +1,8 @@
-"""Room on the disks: makes it by what the budget decides, and says who may keep how much open.
+"""Room on the disks, which is made by what the budget decides.
 
-Two kinds of locks, so that a slow disk holds up only those who need it. The books, which are the budget, are guarded by
-one short lock, which is never held during IO. Each directory has a lock of its own besides, held while it is scanned or
-evicted from. It is taken before the books, never after.
+Two kinds of locks, so that a slow disk holds up only those who need it. The books, of the budget and of the scheduler,
+are guarded by one short lock, which is never held during IO. Each directory has a lock of its own besides,
+held while it is scanned or evicted from. It is taken before the books, never after.
 """
 
 from __future__ import annotations
@@ -16,22 +16,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.folder import Folder
+from penstock.cachedir.ledger import Flusher
 from penstock.errors import ConfigError
 from penstock.fetcher.budget import Budget, Disk, Limit, Reservation, Shelf, Step, check_possible
+from penstock.index.paths import INDEX_NAME
 from penstock.outside_text import ASCII, Bounded
 from penstock.units import format_bytes, parse_bytes
-from penstock.wire.messages import GroupUpdate
-from penstock.wire.quota import is_news
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from penstock.cachedir.ledger import Record
     from penstock.cachedir.lock import Stripes
-    from penstock.fetcher.queue import GroupKey
     from penstock.wire.item import Item
-    from penstock.wire.quota import OpenShardQuota
 
 _log = logging.getLogger("penstock.cache")
 RESERVE_VARIABLE = "PENSTOCK_DISK_RESERVE"
@@ -40,7 +38,6 @@ _SHARE_OF_COPIES = 2
 _DEFAULT_PART = 0.03
 _DEFAULT_MOST_BYTES = 10 << 30
 _PERCENT = Bounded(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*%\s*", 64, ASCII)
-_TIGHT_FOR_S = 2.0  # so long after one item found no room: others may soon not find any either
 
 
 class Rooms:
@@ -49,9 +46,10 @@ class Rooms:
     def __init__(self, stripes: Stripes) -> None:
         self.num_evictions = 0
         self.evicted_bytes = 0
-        self._stripes = stripes
-        self._books = threading.RLock()  # the collector may close a cache, and with it its group, at any time
+        self.flusher = Flusher()
+        self.books = threading.RLock()  # the collector may close a cache, and with it its group, at any time
         self.budget = Budget()
+        self._stripes = stripes
         self._folders: dict[str, Folder] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._scanned: set[str] = set()
@@ -72,7 +70,7 @@ class Rooms:
             self._open_folder(directory)
         names = frozenset(map(str, directories))
         limit = self._share_of_disk(copies) if limit_bytes is None else Limit(limit_bytes, names)
-        with self._books:
+        with self.books:
             warnings = self.budget.open(group, names, limit, is_given=limit_bytes is not None)
         if limit is not None:
             with self.holding(limit.directories):
@@ -80,9 +78,9 @@ class Rooms:
         return warnings
 
     def _open_folder(self, directory: Path) -> None:
-        """Add a directory; what killed fetchers left there on its way is removed."""
+        """Add a directory; what killed fetchers left there unfinished is removed."""
         name = str(directory)
-        with self._books:
+        with self.books:
             is_known = name in self._folders
             if not is_known:
                 self._folders[name], self._locks[name] = Folder(directory, self._stripes), threading.Lock()
@@ -99,13 +97,9 @@ class Rooms:
         with self.holding(names):
             return Limit(max(1, self._ceiling(names, disk.free_bytes).num_bytes // _SHARE_OF_COPIES), names)
 
-    def close(self, group: Hashable) -> None:
-        """Forget a group."""
-        with self._books:
-            self.budget.close(group)
-
-    def close_folders(self) -> None:
+    def close(self) -> None:
         """Let go of what is open of the directories."""
+        self.flusher.close()
         for folder in list(self._folders.values()):
             folder.ledger.close()
 
@@ -132,46 +126,30 @@ class Rooms:
 
         A directory that is held now is not waited for: it is trimmed the next time.
         """
-        with self._books:
+        with self.books:
             too_full = list(self.budget.too_full)
         for limit in too_full:
             with self.holding(limit.directories, wait=False) as is_held:
                 if is_held:
                     self._trim(limit)
-        with self._books:
+        with self.books:
             return frozenset().union(*(limit.directories for limit in self.budget.too_full))
 
     def _trim(self, limit: Limit) -> None:
         if self._make_room(limit, 0, 0, is_urgent=True):
-            with self._books:
+            with self.books:
                 self.budget.too_full.discard(limit)
-
-    def competitors(self) -> dict[str, frozenset[str]]:
-        """Return the directories that share a limit, or a disk that is full, with each one, itself among them."""
-        with self._books:
-            self.budget.has_news = False
-            return self.budget.competitors()
 
     def may_evict(self, directory: Path) -> bool:
         """Return True if anything may have to go from a directory soon: it has a limit, or its disk is nearly full."""
         disk = measure_disk(directory)
-        with self._books:
+        with self.books:
             return self.budget.may_evict(str(directory), disk, self._left_free(disk))
-
-    def shares(self, tight: Collection[str]) -> dict[Hashable, OpenShardQuota]:
-        """Return what each group may keep open, given the directories in which room is waited for."""
-        with self._books:
-            return self.budget.shares(tight)
 
     def take_notice(self, directory: Path) -> str | None:
         """Return what the users of a directory should know, once."""
-        with self._books:
+        with self.books:
             return self._notices.pop(str(directory), None)
-
-    def expect(self, directory: Path, ahead: Mapping[str, int]) -> None:
-        """Note what will be used in a directory, in how many batches."""
-        with self._books:
-            self.budget.shelves[str(directory)].order.expect(ahead)
 
     # --- Coming ---------------------------------------------------------------------------------------------
 
@@ -182,7 +160,7 @@ class Rooms:
         through to a disk without room for it: then it is for the disk to say so.
         """
         directory = self._folders[wanted.directory].directory
-        with self._books:
+        with self.books:
             limits = self.budget.limits_of(wanted.directory)
             for limit in limits:
                 check_possible(limit, wanted.name, wanted.num_bytes, self.budget.index_bytes(limit))
@@ -198,56 +176,55 @@ class Rooms:
             if not self._fits_limits(wanted, limits, is_urgent=is_urgent):
                 return None
             if self._spare_disk(directory, wanted, on_disk, is_urgent=is_urgent) or fail_if_disk_full:
-                with self._books:
+                with self.books:
                     return self.budget.take(wanted)
             return None
 
     def reserve_unused(self, directory: Path, item: Item) -> Reservation | None:
         """Take room for an item that is not waited for, if nothing has to go for it."""
         wanted = Reservation(str(directory), item.name, item.raw_bytes, item.packed_bytes)
-        with self._books:
+        with self.books:
             limits = self.budget.limits_of(wanted.directory)
         names = frozenset({wanted.directory}).union(*(limit.directories for limit in limits))
         with self.holding(names):
             self._scan(names)
-            with self._books:
+            with self.books:
                 fits = self.budget.fits_unused(wanted)
             return wanted if fits and self._take_if_disk_fits(wanted, measure_disk(directory)) else None
 
     def claim(self, reservation: Reservation, record: Record | None, *, hand_over: bool = False) -> None:
         """End a reservation: files that have come take its room, or (None) it failed and the room is free again."""
         name, num_bytes = (None, 0) if record is None else (record.name, record.num_bytes)
-        with self._books:
+        with self.books:
             self.budget.claim(reservation, name, num_bytes, time.time())
             if hand_over and name is not None:
                 self.budget.hand_over(reservation.directory, name, time.monotonic())
 
-    def note_index(self, directory: Path, num_bytes: int) -> None:
+    def note_index(self, directory: Path) -> None:
         """Count the index that was brought to a directory, and raise if a limit has no room for it."""
-        with self._books:
-            self.budget.shelves[str(directory)].index_bytes = num_bytes
+        ledger = self._folders[str(directory)].ledger
+        index = ledger.get(INDEX_NAME)
+        with self.books:
+            self.budget.shelves[str(directory)].index_bytes = 0 if index is None else index.num_bytes
+            if not self.budget.limits_of(str(directory)):
+                ledger.close()  # it is seldom asked again: a process may have hundreds of caches
             for limit in self.budget.limits_of(str(directory)):
                 check_possible(limit, "the index", self.budget.index_bytes(limit))
 
     def found(self, directory: Path, name: str, record: Record | None, *, hand_over: bool) -> None:
         """Count a copy that was there already, if it is ours."""
-        with self._books:
+        with self.books:
             order = self.budget.shelves[str(directory)].order
             if record is not None and name not in order:
                 order.put(name, record.num_bytes, time.time())
             if hand_over:
                 self.budget.hand_over(str(directory), name, time.monotonic())
 
-    def taken(self, directory: Path, names: Iterable[str]) -> None:
-        """Note that a reader holds its own lock now."""
-        with self._books:
-            self.budget.is_taken(str(directory), names)
-
     def describe(self, directory: Path) -> str:
         """Describe what fills a directory and who holds it, for errors."""
         parts: list[str] = []
         sizes: dict[Path, int] = {}
-        with self._books:
+        with self.books:
             for limit in self.budget.limits_of(str(directory)):
                 shelves = {name: self.budget.shelves[name] for name in limit.directories}
                 used = sum(shelf.stays_bytes for shelf in shelves.values())
@@ -262,11 +239,6 @@ class Rooms:
         who = who_holds(sizes)
         return f"{'; '.join(parts)}, all in use or pinned{f' ({who})' if who else ''}"
 
-    def usage(self) -> dict[str, int]:
-        """Return the bytes known in each directory, those on their way included."""
-        with self._books:
-            return self.budget.usage()
-
     # --- Going (with the directories held) ------------------------------------------------------------------
 
     def evict(self, directory: Path, name: str, *, is_held: bool = False) -> bool:
@@ -277,12 +249,12 @@ class Rooms:
     def _evict(self, directory: str, name: str, *, is_held: bool = False) -> int | None:
         """Delete a copy and return its size; None: it is in use."""
         folder = self._folders[directory]
-        with self._books:
+        with self.books:
             if not is_held and self.budget.is_handed_over(directory, name, time.monotonic()):
                 return None
         if not (folder.evict_held(name) if is_held else folder.evict(name)):
             return None
-        with self._books:
+        with self.books:
             return self.budget.evicted(directory, name)
 
     def _fits_limits(self, wanted: Reservation, limits: Iterable[Limit], *, is_urgent: bool) -> bool:
@@ -295,13 +267,13 @@ class Rooms:
         tried: dict[str, set[str]] = {name: set() for name in limit.directories}
         self._scan(limit.directories)
         while True:
-            with self._books:
+            with self.books:
                 step = self.budget.next_step(limit, stays, temporary, is_urgent=is_urgent, tried=tried)
             if isinstance(step, Step):
                 return step is Step.FITS
             order = self.budget.shelves[step.directory].order
             used_at = self._folders[step.directory].last_use(step.name)
-            with self._books:
+            with self.books:
                 may_go = order.looked(step.rank, step.name, used_at)
             if not may_go:
                 continue
@@ -311,7 +283,7 @@ class Rooms:
                 self.evicted_bytes += num_bytes
             else:
                 tried[step.directory].add(step.name)
-                with self._books:
+                with self.books:
                     order.touch(step.name, time.time())
 
     def _scan(self, names: Iterable[str]) -> None:
@@ -320,7 +292,7 @@ class Rooms:
             if name not in self._scanned:
                 self._scanned.add(name)
                 found = self._folders[name].scan()
-                with self._books:
+                with self.books:
                     order = self.budget.shelves[name].order
                     for record, used_at in found:
                         if record.name not in order:
@@ -333,7 +305,7 @@ class Rooms:
 
     def _take_if_disk_fits(self, wanted: Reservation, disk: Disk | None) -> bool:
         """Take room if the disk has it besides its reserve, or does not say how much it has."""
-        with self._books:
+        with self.books:
             fits = disk is None or self.budget.fits_disk(wanted, disk, self._left_free(disk))
             if fits:
                 self.budget.take(wanted)
@@ -364,11 +336,11 @@ class Rooms:
 
     def _ceiling(self, names: frozenset[str], free_bytes: int) -> Limit:
         self._scan(names)
-        with self._books:
+        with self.books:
             return self.budget.ceiling(names, free_bytes)
 
     def _note_full(self, directory: Path, disk: Disk, ceiling: Limit) -> None:
-        with self._books:
+        with self.books:
             self.budget.note_full(disk, ceiling)
             is_new = disk.device not in self._warned_disks
             self._warned_disks.add(disk.device)
@@ -379,7 +351,7 @@ class Rooms:
                 f" others. Set a cache_limit that leaves enough room, or set {RESERVE_VARIABLE} to leave more or less"
             )
             _log.warning("%s", text)
-            with self._books:
+            with self.books:
                 self._notices[str(directory)] = text
 
 
@@ -420,62 +392,3 @@ def measure_disk(directory: Path) -> Disk | None:
                 return None
             return Disk(folder.stat().st_dev, space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize)
     return None
-
-
-# --- What each group may keep open --------------------------------------------------------------------------
-
-
-class QuotaNotifier:
-    """Tells each group what it may keep open, whenever that changes. Safe for threads."""
-
-    def __init__(self, rooms: Rooms) -> None:
-        self._rooms = rooms
-        self._lock = threading.RLock()  # never held while a group is told
-        self._telling = threading.RLock()  # one by one, in order; a group that is told may leave meanwhile
-        self._listeners: dict[GroupKey, Callable[[GroupUpdate], None]] = {}
-        self._told: dict[GroupKey, OpenShardQuota] = {}
-        self._tight: dict[str, float] = {}  # directories in which room is waited for, and until when they count
-
-    def join(self, group: GroupKey, on_update: Callable[[GroupUpdate], None]) -> None:
-        """Add a group, which has not been told anything."""
-        with self._lock:
-            self._listeners[group] = on_update
-            self._told.pop(group, None)
-
-    def leave(self, group: GroupKey) -> None:
-        """Forget a group."""
-        with self._lock:
-            self._listeners.pop(group, None)
-            self._told.pop(group, None)
-
-    def tighten(self, directories: Iterable[str]) -> None:
-        """Note that there is no room in some directories; they are short of space for a while."""
-        with self._lock:
-            self._tight |= dict.fromkeys(directories, time.monotonic() + _TIGHT_FOR_S)
-
-    def is_tight(self) -> bool:
-        """Return True while a directory is short of space."""
-        with self._lock:
-            now = time.monotonic()
-            self._tight = {name: until for name, until in self._tight.items() if until > now}
-            return bool(self._tight)
-
-    def tell(self) -> None:
-        """Call all listeners for whose groups it has changed what they may keep open."""
-        with self._telling:
-            with self._lock:
-                shares = self._rooms.shares(self._tight if self.is_tight() else ())
-                news = {
-                    group: shares[group]
-                    for group in self._listeners
-                    if group in shares and is_news(self._told.get(group), shares[group])
-                }
-                self._told |= news
-            for group, share in news.items():
-                on_update = self._listeners.get(group)
-                if on_update is None or self._told.get(group) != share:
-                    continue
-                try:
-                    on_update(GroupUpdate(group[1], share))
-                except Exception:  # noqa: BLE001  its own affair: others are still to be told
-                    _log.exception("could not tell a client how much it may keep open")

@@ -10,38 +10,33 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.cachedir.folder import prepare_folder
 from penstock.cachedir.items import names_of
-from penstock.cachedir.lock import Stripes
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
-from penstock.fetcher.counts import FetcherCounts
-from penstock.fetcher.opening import IndexOpener
-from penstock.fetcher.pieces import ElasticThreads, PiecePool
-from penstock.fetcher.queue import MOST_DIRECTORIES, ItemQueue, Request
-from penstock.fetcher.reads import ObjectReader
-from penstock.fetcher.rooms import QuotaNotifier, Rooms
-from penstock.fetcher.store_handles import StoreHandles
-from penstock.fetcher.transfer import Tools, Transfer, transfer
+from penstock.fetcher.queue import ItemQueue, Request
+from penstock.fetcher.transfer import Transfer, transfer
 from penstock.files import os_errors
-from penstock.storage.retry import RetryHooks
-from penstock.wire.messages import NodeCounts, Progress
+from penstock.wire import messages
+from penstock.wire.messages import GroupUpdate, NodeCounts, Pending, Progress, Registered
+from penstock.wire.quota import is_news
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from penstock.errors import StoreError
-    from penstock.fetcher.queue import GroupKey, ItemKey, QueuedItem
-    from penstock.fetcher.reads import Reading
+    from penstock.fetcher.queue import QueuedItem
+    from penstock.fetcher.reads import ObjectReader, Reading
+    from penstock.fetcher.transfer import Steps, Tools
     from penstock.types import Place
-    from penstock.wire.ahead import IndexesAhead
-    from penstock.wire.item import Item, Want
-    from penstock.wire.messages import Fetched, GroupUpdate
+    from penstock.wire.item import GroupKey, Item, ItemKey, Want
+    from penstock.wire.messages import Fetched, Message
+    from penstock.wire.quota import OpenShardQuota
     from penstock.wire.settings import CachedStream
 
 _log = logging.getLogger("penstock.cache")
@@ -50,40 +45,48 @@ _MANY = 1000  # entries of a plan that are looked at before others have their tu
 # Most room is announced by those who make it. A reader that this fetcher does not know, or a pin that is removed by
 # hand, is not, and the kernel does not say that a lock of another process is gone: so it is tried again now and then.
 _RETRY_S = 1.0
+_TIGHT_FOR_S = 2.0  # so long after one item found no room: others may soon not find any either
+_REST_S = 2.0  # how long a thread waits for another item before it ends
+
+
+@dataclass(eq=False, slots=True)
+class _Group:
+    """Directories of one client, and what it was told."""
+
+    streams: tuple[CachedStream, ...]
+    plan: dict[ItemKey, int] = field(default_factory=dict)  # replaced as a whole, never changed
+    quota: OpenShardQuota | None = None  # what it was told last that it may keep open
 
 
 class Scheduler:
     """Safe for threads. Every wish ends: with the item, with an error, or with the client that made it."""
 
-    def __init__(self, ahead: IndexesAhead | None = None) -> None:
-        self._lock = threading.RLock()
+    def __init__(self, tools: Tools, open_index: Callable[[Transfer], Steps], reader: ObjectReader) -> None:
+        self._tools, self._open_index, self._reader = tools, open_index, reader
+        self._rooms, self._counts, self._pool = tools.rooms, tools.counts, tools.pool
+        self._lock = tools.rooms.books
+        self._budget = tools.rooms.budget
         self._queue = ItemQueue()
         self._transfers: dict[ItemKey, Transfer] = {}  # those that run
-        self._plans: dict[GroupKey, dict[ItemKey, int]] = {}  # replaced as a whole, never changed
-        self._groups: dict[GroupKey, tuple[CachedStream, ...]] = {}
-        self._counts = FetcherCounts()
-        self._pool = PiecePool(self._counts.add_arrived)
-        stripes = Stripes()
-        self._rooms = Rooms(stripes)
-        self._shares = QuotaNotifier(self._rooms)
-        handles = StoreHandles(
-            RetryHooks(
-                sleep=self._pool.pause,
-                on_retry=self._note_retry,
-                on_bytes=self._pool.note_bytes,
-                on_life=self._pool.note_life,
-            )
-        )
-        self._tools = Tools(stripes, self._rooms, self._pool, self._counts, handles, ahead)
-        self._opener = IndexOpener(self._tools)
-        self._reader = ObjectReader(self._pool, self._counts, handles, self._tools.watch)
+        self._groups: dict[GroupKey, _Group] = {}
+        self._telling = threading.RLock()  # one by one, in order; a group that is told may leave meanwhile
         self._too_full: frozenset[str] = frozenset()  # directories that hold more than a limit that came later
+        self._tight: dict[str, float] = {}  # directories in which room is waited for, and until when they count
+        self._begun: deque[QueuedItem] = deque()  # for which a thread is about to come
+        self._num_idle = 0  # threads
         self._is_closed = False
-        self._threads = ElasticThreads(MOST_DIRECTORIES, "penstock-download")
         # Each of these is waited on by one kind of thread, so that a note to one never wakes another instead.
+        self._has_begun = threading.Condition(self._lock)
         self._all_ended = threading.Condition(self._lock)
         self._clock_news = threading.Condition(self._lock)
         self._clock: threading.Thread | None = None  # there while anything waits for room
+
+    def do(self, client: int, message: Message[Any], on_update: Callable[[GroupUpdate], None]) -> Any:
+        """Do what a client says, and return the answer, a `Pending` one, or None if there is nothing to say.
+
+        `on_update` hears what its groups are told, and must not wait for anything.
+        """
+        return _ACTIONS[type(message)](self, client, message, on_update)
 
     # --- Clients --------------------------------------------------------------------------------------------
 
@@ -109,33 +112,31 @@ class Scheduler:
         )
         too_full = self._rooms.trim()
         with self._lock:
-            self._groups[group] = tuple(streams)
-            self._queue.competitors = self._rooms.competitors()
-            self._counts.open(group, on_update)
-            self._shares.join(group, on_update)
+            self._groups[group] = _Group(tuple(streams))
+            self._counts.listeners[group] = on_update
+            self._note_competitors()
             self._too_full = too_full  # it goes as soon as it is not used
             self._tighten(too_full)
-        self._shares.tell()
+        self._tell_quotas()
         return warnings
 
     def unregister(self, group: GroupKey) -> None:
         """Forget a group, its plan and its requests."""
         with self._lock:
-            streams = self._groups.pop(group, ())
-            for key in self._plans.pop(group, {}):
+            known = self._groups.pop(group, _Group(()))
+            self._counts.listeners.pop(group, None)
+            for key in known.plan:
                 self._queue.expect_no_more(group, key)
-            for request in self._queue.requests_of(group):
+            waiting = [request for queued in self._queue.items.values() for request in queued.requests]
+            for request in (request for request in waiting if request.group == group):
                 self.withdraw(request)
-            self._shares.leave(group)
-            self._counts.close(group)
-            left = {str(stream.directory) for other in self._groups.values() for stream in other}
+            left = {str(stream.directory) for other in self._groups.values() for stream in other.streams}
             self._cancel(running for key, running in self._transfers.items() if key[0] not in left)
-        self._rooms.close(group)
-        with self._lock:
-            self._queue.competitors = self._rooms.competitors()
-        self._protect(streams)
+            self._budget.close(group)
+            self._note_competitors()
+        self._protect(known.streams)
         self.released()
-        self._shares.tell()
+        self._tell_quotas()
 
     def drop_client(self, client: int) -> None:
         """Forget all groups of a client that left."""
@@ -166,7 +167,8 @@ class Scheduler:
         """Replace a group's plan: bring what is absent, soonest first, and keep what is there."""
         plan: dict[ItemKey, int] = {}
         try:
-            streams = self._groups[group]
+            known = self._groups[group]
+            streams = known.streams
             directories = [str(stream.directory) for stream in streams]
             for want in wants:
                 key = directories[want.stream], want.item.identity
@@ -174,13 +176,13 @@ class Scheduler:
         except (KeyError, IndexError) as error:
             raise CacheError(_NOT_ANNOUNCED) from error
         with self._lock:
-            old, self._plans[group] = self._plans.get(group, {}), plan
+            old, known.plan = known.plan, plan
             for key in old.keys() - plan.keys():
                 self._queue.expect_no_more(group, key)
         absent = (want for want in wants if not want.is_present)
         while some := list(islice(absent, _MANY)):
             with self._lock:
-                if group not in self._groups:
+                if self._groups.get(group) is not known:
                     return
                 now = time.monotonic()
                 for want in some:
@@ -197,7 +199,9 @@ class Scheduler:
 
     def taken(self, group: GroupKey, stream: int, identity: str) -> None:
         """Note that the reader of an item has locked it itself."""
-        self._rooms.taken(self._stream(group, stream).directory, names_of(identity))
+        directory = self._stream(group, stream).directory
+        with self._lock:
+            self._budget.is_taken(str(directory), names_of(identity))
 
     def read(
         self, group: GroupKey, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]
@@ -205,11 +209,15 @@ class Scheduler:
         """Read objects or ranges of them, each in pieces, without touching the disk."""
         return self._reader.start(self._stream(group, stream), places, edition, shards)
 
-    # --- Looking in -----------------------------------------------------------------------------------------
+    def _fetch(self, client: int, fetch: messages.Fetch, _: object) -> Pending:
+        request = self.ask((client, fetch.group), fetch.stream, fetch.item, is_urgent=fetch.is_urgent)
+        return Pending(request.future, partial(self.progress, request), partial(self.withdraw, request))
 
-    def _note_retry(self, error: StoreError) -> None:
-        self._counts.add("retries")
-        self._pool.note_retry(error)
+    def _read(self, client: int, read: messages.Read, _: object) -> Pending:
+        reading = self.read((client, read.group), read.stream, read.places, read.edition, read.shards)
+        return Pending(reading.future, partial(self.progress_of_read, reading))
+
+    # --- Looking in -----------------------------------------------------------------------------------------
 
     def progress(self, request: Request) -> Progress:
         """Return how far a request is that is waited for."""
@@ -232,7 +240,7 @@ class Scheduler:
 
     def progress_of_read(self, reading: Reading) -> Progress:
         """Return how far a read is; one whose store hangs has failed then."""
-        self._reader.look_at(reading)
+        self._pool.end_hanging(reading.pieces)
         return Progress(
             name="ranges",
             num_bytes=min(reading.num_bytes_done, reading.total_bytes),
@@ -255,12 +263,12 @@ class Scheduler:
                 pieces_in_flight=self._pool.num_running,
                 concurrency=self._pool.limit,
                 bytes_per_s=self._counts.rate(),
-                directories=self._rooms.usage(),
+                directories=self._budget.usage(),
                 groups=len(self._groups),
             )
 
     def close(self) -> None:
-        """Stop. What is on its way is given up; its temporary files are removed as its threads notice."""
+        """Stop. What is being fetched is given up; its temporary files are removed as its threads notice."""
         with self._lock:
             self._cancel(self._transfers.values())
             for queued in self._queue.items.values():
@@ -268,13 +276,12 @@ class Scheduler:
                     request.future.cancel()
             self._is_closed = True
             self._clock_news.notify()
-        self._threads.shutdown()
+            self._has_begun.notify_all()
         self._pool.close()
-        self._tools.flusher.close()
-        self._rooms.close_folders()
+        self._rooms.close()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until no item is on its way, and return True if that is so."""
+        """Wait until no item is being fetched, and return True if that is so."""
         with self._all_ended:
             return self._all_ended.wait_for(lambda: not self._transfers, timeout_s)
 
@@ -283,7 +290,7 @@ class Scheduler:
     def _stream(self, group: GroupKey, stream: int) -> CachedStream:
         with self._lock:
             try:
-                return self._groups[group][stream]
+                return self._groups[group].streams[stream]
             except (KeyError, IndexError) as error:
                 raise CacheError(_NOT_ANNOUNCED) from error
 
@@ -294,21 +301,26 @@ class Scheduler:
 
     def _protect(self, streams: Iterable[CachedStream]) -> None:
         """Note in the directories that may have to evict something what is expected. Without the lock."""
-        evicting = {
-            str(stream.directory): stream.directory for stream in streams if self._rooms.may_evict(stream.directory)
-        }
+        evicting = {str(stream.directory) for stream in streams if self._rooms.may_evict(stream.directory)}
         if not evicting:
             return
         with self._lock:
-            plans = list(self._plans.values())
+            plans = [group.plan for group in self._groups.values()]
         ahead: dict[str, dict[str, int]] = {place: {} for place in evicting}
         for plan in plans:
             for (place, identity), batches in plan.items():
                 if place in ahead:
                     for name in names_of(identity):
                         ahead[place][name] = min(batches, ahead[place].get(name, batches))
-        for place, directory in evicting.items():
-            self._rooms.expect(directory, ahead[place])
+        for place, batches_of in ahead.items():
+            with self._lock:
+                self._budget.shelves[place].order.expect(batches_of)
+
+    def _note_competitors(self) -> bool:
+        """Learn anew which directories share room, and return True if a disk has become full, or has room again."""
+        has_news, self._budget.has_news = self._budget.has_news, False
+        self._queue.competitors = self._budget.competitors()
+        return has_news
 
     # --- Bringing items -------------------------------------------------------------------------------------
 
@@ -316,7 +328,24 @@ class Scheduler:
         """Have all items brought that may begin now, each by a thread. With the lock."""
         while not self._is_closed and (queued := self._queue.take(len(self._transfers))) is not None:
             self._transfers[queued.key] = Transfer(queued)
-            self._threads.submit(self._serve, queued)
+            self._begun.append(queued)
+            if len(self._begun) > self._num_idle:
+                threading.Thread(target=self._work, name="penstock-download", daemon=True).start()
+            else:
+                self._has_begun.notify()
+
+    def _work(self) -> None:
+        """Bring one item after the other, until none has come for a while."""
+        while (queued := self._next()) is not None:
+            self._serve(queued)
+            del queued  # the next may be long in coming
+
+    def _next(self) -> QueuedItem | None:
+        with self._has_begun:
+            self._num_idle += 1
+            self._has_begun.wait_for(lambda: self._begun or self._is_closed, _REST_S)
+            self._num_idle -= 1
+            return self._begun.popleft() if self._begun else None
 
     def _end(self, queued: QueuedItem) -> None:
         del self._transfers[queued.key]
@@ -327,12 +356,8 @@ class Scheduler:
         running, was_urgent = self._transfers[queued.key], queued.demand.is_urgent
         result: Fetched | Exception | None
         try:
-            with os_errors(queued.directory / queued.item.name):  # of what lies beside it: tables, locks
-                if queued.item.is_index:
-                    self._end_admission(queued, running)
-                    result = self._opener.open(running)
-                else:
-                    result = transfer(self._tools, running, self._admission(queued, running))
+            with os_errors(queued.directory / running.name):  # of what lies beside it: tables, locks
+                result = self._bring(queued, running)
         except (PenstockError, CancelledError) as error:
             result = error
         except Exception as error:  # noqa: BLE001
@@ -347,27 +372,27 @@ class Scheduler:
         else:
             self._finish(queued, running, result)
 
-    @contextmanager
-    def _admission(self, queued: QueuedItem, running: Transfer) -> Iterator[None]:
-        """Have the room of an item's directories to oneself, to decide whether it may come now."""
+    def _bring(self, queued: QueuedItem, running: Transfer) -> Fetched | None:
+        """Bring an item or, if there is no room for it now, return None."""
+        steps = self._open_index(running) if queued.item.is_index else transfer(self._tools, running)
+        result = None
         try:
-            yield
-        finally:
-            self._end_admission(queued, running)
+            try:
+                next(steps)  # alone with its directories, to decide whether it may come now
+            finally:
+                self._end_admission(queued, running)
+            next(steps)
+        except StopIteration as end:
+            result = end.value
+        return result
 
     def _end_admission(self, queued: QueuedItem, running: Transfer) -> None:
         with self._lock:
             self._queue.end_admission(queued, has_room=running.has_room)
-            has_news = self._note_full_disks()
+            has_news = self._budget.has_news and self._note_competitors()
             self._wake()
         if has_news:
-            self._shares.tell()
-
-    def _note_full_disks(self) -> bool:
-        has_news = self._rooms.budget.has_news
-        if has_news:
-            self._queue.competitors = self._rooms.competitors()
-        return has_news
+            self._tell_quotas()
 
     def _put_back(self, queued: QueuedItem) -> None:
         """Queue an item anew."""
@@ -411,22 +436,44 @@ class Scheduler:
                 self._put_back(queued)
                 return
             self._end(queued)
-            self._note_full_disks()
+            self._note_competitors()
             self._queue.wait_for_space(queued, time.monotonic())
             self._tighten(queued.competes_in if queued.requests else ())
             self._wake()
-        self._shares.tell()
+        self._tell_quotas()
 
     def _tighten(self, directories: Iterable[str]) -> None:
         """Have all clients give up what they do not need in some directories, and see to all that wait for room."""
-        self._shares.tighten(directories)
+        self._tight |= dict.fromkeys(directories, time.monotonic() + _TIGHT_FOR_S)
         if self._clock is None and self._is_short_of_room():
             self._clock = threading.Thread(target=self._watch_room, name="penstock-clock", daemon=True)
             self._clock.start()
         self._clock_news.notify()
 
     def _is_short_of_room(self) -> bool:
-        return not self._is_closed and bool(self._queue.is_short_of_room or self._too_full or self._shares.is_tight())
+        now = time.monotonic()
+        self._tight = {name: until for name, until in self._tight.items() if until > now}
+        return not self._is_closed and bool(self._queue.is_short_of_room or self._too_full or self._tight)
+
+    def _tell_quotas(self) -> None:
+        """Have all groups told for which it has changed what they may keep open. Without the lock."""
+        with self._telling:
+            with self._lock:
+                now = time.monotonic()
+                quotas = self._budget.shares([name for name, until in self._tight.items() if until > now])
+                news = []
+                for key, group in self._groups.items():
+                    if key in quotas and is_news(group.quota, quotas[key]):
+                        group.quota = quotas[key]
+                        news.append((key, group, quotas[key]))
+            for key, group, quota in news:
+                on_update = self._counts.listeners.get(key)
+                if on_update is None or self._groups.get(key) is not group or group.quota != quota:
+                    continue
+                try:
+                    on_update(GroupUpdate(key[1], quota))
+                except Exception:  # noqa: BLE001  its own affair: others are still to be told
+                    _log.exception("could not tell a client how much it may keep open")
 
     def _watch_room(self) -> None:
         """While anything waits for room, let it try again now and then, and end what has waited too long."""
@@ -446,7 +493,7 @@ class Scheduler:
                     self._queue.reconsider(queued)
             for queued, request in late:
                 self._refuse(queued, request)
-            self._shares.tell()
+            self._tell_quotas()
             with self._lock:
                 is_over = not self._is_short_of_room()
                 if is_over:
@@ -476,3 +523,18 @@ class Scheduler:
             except Exception as failure:  # noqa: BLE001  it goes to the one who waits; the clock has others to serve
                 error = failure
             request.future.set_exception(error)
+
+
+_ACTIONS: dict[type[Message[Any]], Callable[[Scheduler, int, Any, Callable[[GroupUpdate], None]], Any]] = {
+    messages.Released: lambda self, *_: self.released(),
+    messages.LeaseAcquired: lambda self, client, it, _: self.taken((client, it.group), it.stream, it.identity),
+    messages.GetStats: lambda self, *_: self.stats(),
+    messages.GetStreamCounts: lambda _, __, it, ___: GroupUpdate(it.group),  # all was told already
+    messages.Fetch: Scheduler._fetch,
+    messages.Read: Scheduler._read,
+    messages.Register: lambda self, client, it, on_update: Registered(
+        tuple(self.register((client, it.group), it.streams, it.limit_bytes, on_update))
+    ),
+    messages.Unregister: lambda self, client, it, _: self.unregister((client, it.group)),
+    messages.Expect: lambda self, client, it, _: self.expect((client, it.group), it.wants),
+}

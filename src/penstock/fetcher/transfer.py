@@ -10,13 +10,13 @@ import time
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from penstock.cachedir.editions import Edition
 from penstock.cachedir.layout import apart_name, new_part_path, stripe_of
-from penstock.cachedir.ledger import Flusher, Record, boot_id
+from penstock.cachedir.ledger import Record, boot_id
 from penstock.cachedir.presence import is_name_taken, stamp_of
-from penstock.cachedir.versions import lasting_tag, tag_of
+from penstock.cachedir.versions import lasting_tag
 from penstock.codecs.unpack import map_file, release, unpack_to_file
 from penstock.errors import (
     CacheError,
@@ -30,7 +30,7 @@ from penstock.errors import (
 from penstock.failpoints import failpoint
 from penstock.fetcher.budget import Reservation
 from penstock.fetcher.copies import Copy, CopyResolver, EditionWatch, confirm, digest_of
-from penstock.fetcher.pieces import PartFile, PieceOwner
+from penstock.fetcher.pieces import PartFile, PieceOwner, StoreHandles
 from penstock.fetcher.unpacking import FormatUnpacker, place_spans
 from penstock.files import flush_file, make_folders, os_errors
 from penstock.index.paths import resolve_inside
@@ -42,8 +42,7 @@ from penstock.wire.ahead import FIRST_BYTES
 from penstock.wire.messages import Fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -52,17 +51,17 @@ if TYPE_CHECKING:
     from penstock.cachedir.lock import Held, Stripes
     from penstock.fetcher.copies import KeptFile
     from penstock.fetcher.counts import FetcherCounts
-    from penstock.fetcher.pieces import PiecePool, RangeRead
-    from penstock.fetcher.queue import Demand, ItemKey, QueuedItem
+    from penstock.fetcher.pieces import PiecePool, RangeRead, StoreHandle
+    from penstock.fetcher.queue import QueuedItem
     from penstock.fetcher.rooms import Rooms
-    from penstock.fetcher.store_handles import StoreHandle, StoreHandles
     from penstock.fetcher.unpacking import PlacedSpan, ShardUnpacking
-    from penstock.scan.kept_bytes import KeptBytes
+    from penstock.index.model import Index
     from penstock.storage.base import ObjectInfo
     from penstock.wire.ahead import IndexesAhead
     from penstock.wire.item import Item, ItemPart, StoredFile
 
 T = TypeVar("T")
+Steps: TypeAlias = "Generator[None, None, Fetched | None]"
 
 _log = logging.getLogger("penstock.cache")
 _PATIENCE = 10  # with another process that brings the same, as a multiple of that with the store
@@ -80,26 +79,25 @@ class Tools:
         rooms: Rooms,
         pool: PiecePool,
         counts: FetcherCounts,
-        handles: StoreHandles,
+        open_index: Callable[[Path], Index],
         ahead: IndexesAhead | None = None,
     ) -> None:
-        self.stripes, self.rooms, self.pool, self.counts = stripes, rooms, pool, counts
-        self.handles, self.ahead = handles, ahead
+        self.stripes, self.rooms, self.pool, self.counts, self.ahead = stripes, rooms, pool, counts, ahead
+        self.handles = StoreHandles(pool.hooks())
         self.unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
         self.copies = CopyResolver(self.unpacking)
         self.watch = EditionWatch()
-        self.unpacker = FormatUnpacker(self.unpacking)
-        self.flusher = Flusher()
+        self.unpacker = FormatUnpacker(self.unpacking, open_index)
 
 
 class Transfer(PieceOwner):
-    """An item on its way. What is fetched does not change; who wants it does, which its place in the queue knows."""
+    """An item while it is fetched: that does not change; who wants it does, which its place in the queue knows."""
 
     def __init__(self, queued: QueuedItem) -> None:
         self.describe(queued.item)
         super().__init__()
-        self._queued = queued
-        self.directory, self.stream = queued.directory, queued.stream
+        self.queued = queued  # whose demand says who wants it now
+        self.key, self.directory, self.stream = queued.key, queued.directory, queued.stream
         self.reservation: Reservation | None = None  # its room, given back when it ends
         self.has_room = False  # or needs none
         self.arrived: Record | None = None  # what has taken that room
@@ -112,19 +110,9 @@ class Transfer(PieceOwner):
         self.is_sized = item.parts[0].stored.num_bytes is not None
 
     @property
-    def key(self) -> ItemKey:
-        """What tells it from all others."""
-        return self._queued.key
-
-    @property
-    def demand(self) -> Demand:
-        """Who wants it now."""
-        return self._queued.demand
-
-    @property
     def rank(self) -> tuple[float, ...]:
         """How urgent it is now."""
-        return self._queued.demand.rank
+        return self.queued.demand.rank
 
     def begin(self, total_bytes: int) -> None:
         """Count from the beginning, now that it is known how many will come."""
@@ -140,31 +128,31 @@ class Transfer(PieceOwner):
 # --- From top to bottom -------------------------------------------------------------------------------------
 
 
-def transfer(tools: Tools, job: Transfer, turn: AbstractContextManager[None]) -> Fetched | None:
+def transfer(tools: Tools, job: Transfer) -> Steps:
     """Bring an item to its directory, unless it is there; None: there is no room for it now.
 
-    Of those that compete for room one has its `turn` after the other, so that what is needed later never takes the
-    room of what is needed sooner. Nothing is waited for meanwhile.
+    Of those that compete for room one has its turn after the other, so that what is needed later never takes the room
+    of what is needed sooner. The turn ends where this yields; nothing is waited for before that.
     """
     beginning = None
-    with turn:
-        job.check_wanted()
-        folder = tools.rooms.folder(job.directory)
-        copy = tools.copies.known(folder, job.item)
-        if copy is not None:
-            return _found(tools, job, copy)
-        if job.item.format is not None:  # which says how much it takes, fetched and unpacked
-            job.describe(tools.unpacker.resolve(job.directory, job.item))
-        is_name_free = job.is_sized and not is_name_taken(job.directory, job.name)
-        if is_name_free and not _reserve(tools, job):  # else it is only known later what room it needs
-            return None
+    job.check_wanted()
+    folder = tools.rooms.folder(job.directory)
+    copy = tools.copies.known(folder, job.item)
+    if copy is not None:
+        return _found(tools, job, copy)
+    if job.item.format is not None:  # which says how much it takes, fetched and unpacked
+        job.describe(tools.unpacker.resolve(job.directory, job.item))
+    is_name_free = job.is_sized and not is_name_taken(job.directory, job.name)
+    if is_name_free and not _reserve(tools, job):  # else it is only known later what room it needs
+        return None
     try:
+        yield
         if not job.is_sized:
             beginning = learn_size(tools, job)
         return again_if_deleted(job, lambda: _bring(Download(tools, job, folder, job.item, beginning)))
     finally:
         if job.reservation is not None:
-            tools.rooms.claim(job.reservation, job.arrived, hand_over=job.demand.is_requested)
+            tools.rooms.claim(job.reservation, job.arrived, hand_over=job.queued.demand.is_requested)
 
 
 def _bring(download: Download) -> Fetched | None:
@@ -176,7 +164,7 @@ def _bring(download: Download) -> Fetched | None:
             return _found(tools, job, copy)
         if job.reservation is None and not _reserve(tools, job):
             return None
-        cause, num_bytes = job.demand.cause, job.packed_bytes or job.raw_bytes
+        cause, num_bytes = job.queued.demand.cause, job.packed_bytes or job.raw_bytes
         job.begin(num_bytes)
         record = job.arrived = download.run(copy)
         # Before readers find it: a count that is read afterwards misses none.
@@ -187,7 +175,7 @@ def _bring(download: Download) -> Fetched | None:
             edition = Edition(job.directory, item.edition)
             edition.note_checked(item.number, edition.entry(item.number))
     if record.boot is not None:
-        tools.flusher.add(job.directory, record, folder.ledger)
+        tools.rooms.flusher.add(job.directory, record, folder.ledger)
     return Fetched(copy.name, num_bytes)
 
 
@@ -195,7 +183,7 @@ def _reserve(tools: Tools, job: Transfer) -> bool:
     stays, temporary = job.raw_bytes, job.packed_bytes
     if job.stream.keep_zip:
         stays, temporary = stays + temporary, 0
-    demand = job.demand
+    demand = job.queued.demand
     job.reservation = tools.rooms.reserve(
         Reservation(str(job.directory), job.name, stays, temporary),
         is_urgent=demand.is_urgent,
@@ -206,7 +194,7 @@ def _reserve(tools: Tools, job: Transfer) -> bool:
 
 
 def _found(tools: Tools, job: Transfer, copy: Copy) -> Fetched:
-    tools.rooms.found(job.directory, copy.name, copy.record, hand_over=job.demand.is_requested)
+    tools.rooms.found(job.directory, copy.name, copy.record, hand_over=job.queued.demand.is_requested)
     job.has_room = True
     return Fetched(copy.name)
 
@@ -279,6 +267,15 @@ class FetchedPart(NamedTuple):
     info: ObjectInfo | None  # None: the compressed file lay there already
 
 
+class Scanned(Protocol):
+    """An object that a scan has read, and need not be asked for again."""
+
+    info: ObjectInfo
+
+    def copy(self, span: Span, write: Callable[[bytes, int], None]) -> None:
+        """Hand over a span, piece by piece, each with its place in the span."""
+
+
 class Download:
     """How the bytes of one item come, are checked and get their names. Its name is held, but for an index."""
 
@@ -289,13 +286,15 @@ class Download:
         folder: Folder,
         item: Item,
         beginning: Beginning | None = None,
-        scanned: KeptBytes | None = None,
+        scanned: Scanned | None = None,
     ) -> None:
         self.tools, self.job, self.folder, self.item = tools, job, folder, item
         self.name = item.name
         self.handle: StoreHandle = tools.handles.of(job.stream)
         self._beginning = beginning  # of the item's first part, if it was read already
-        self._scanned = scanned  # the object, if it need not be asked for again
+        self._scanned = scanned
+        # Raises if the dataset was written again: then that is why an object is wrong.
+        self._explain = partial(tools.watch.explain, folder.directory, item.edition, self.handle)
         self._file_mode = 0o600 if job.stream.is_private else 0o666
         self._unpacks: ShardUnpacking | None = None  # how its format unpacks the item, if that does
         if item.format is not None:
@@ -371,7 +370,7 @@ class Download:
             if file.digest is None or self._digest(path, name) == expected:
                 return path, info
             path.unlink()
-            self._explain_by_index(file)
+            self._explain(file.key)
             if attempt < self.handle.retry:
                 self.tools.counts.add("retries")
         raise CorruptShardError(
@@ -441,7 +440,7 @@ class Download:
         except StoreTimeoutError:
             raise
         except ObjectNotFoundError:
-            self._explain_by_index(file)
+            self._explain(file.key)
             raise
         except StoreError as error:
             self._explain_by_size(file, num_bytes, error)
@@ -450,7 +449,7 @@ class Download:
             self._check_size(file, info, num_bytes)
             if info.etag != found[0].etag:
                 check_version(self.handle.where(file.key), info, found[0].etag)
-            if file.span is not None and file.span.version not in (None, tag_of(info)):
+            if file.span is not None and file.span.version not in (None, info.version):
                 raise ObjectChangedError(
                     f"{self.handle.where(file.key)} changed after it was indexed: open the dataset again",
                     key=file.key,
@@ -501,10 +500,6 @@ class Download:
     def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> RangeRead:
         return self.tools.pool.submit(self.job, num_bytes, self.handle, key, action)
 
-    def _explain_by_index(self, file: StoredFile) -> None:
-        """Raise if the dataset was written again: then that is why an object is wrong."""
-        self.tools.watch.explain(self.folder.directory, self.item.edition, self.handle, file.key)
-
     def _explain_by_size(self, file: StoredFile, num_bytes: int, error: StoreError) -> None:
         """A read beyond the end fails in the words of each store: see whether the object has another size."""
         try:
@@ -518,7 +513,7 @@ class Download:
     ) -> None:
         expected = num_bytes if file.span is None else file.span.object_bytes
         if expected not in (None, info.num_bytes):
-            self._explain_by_index(file)
+            self._explain(file.key)
             raise ObjectChangedError(
                 f"{self.handle.where(file.key)} has {info.num_bytes} bytes, but the index says {expected}: the object"
                 " was changed or cut after the index was written",
@@ -564,7 +559,7 @@ class Download:
 
     @contextmanager
     def _temporary_files(self, held: str) -> Iterator[Callable[[], Path]]:
-        """Make names for files on their way, of the stripe of a name; those that have got no other are removed."""
+        """Make names for unfinished files, of the stripe of a name; those that have got no other are removed."""
         made: list[Path] = []
 
         def new_file() -> Path:

@@ -15,12 +15,11 @@ from penstock.cachedir.editions import Edition
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import CorruptShardError
 from penstock.fetcher.pieces import split
-from penstock.index.catalog import parse_index
 from penstock.storage.ranges import cut_span, join_spans
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from penstock.formats.files import FileFormat
@@ -115,9 +114,9 @@ class ShardUnpacking:
 class FormatUnpacker:
     """Knows how items are unpacked. Safe for threads."""
 
-    def __init__(self, threads: threading.Semaphore) -> None:
+    def __init__(self, threads: threading.Semaphore, open_index: Callable[[Path], Index]) -> None:
         self._threads, self._memory = threads, UnpackedBytes()
-        self._index_at = lru_cache(_INDEXES)(_open_index)
+        self._index_at = lru_cache(_INDEXES)(open_index)
         self._shard_of = lru_cache(_REMEMBERED)(self._make)
 
     def of(self, directory: Path, item: Item) -> ShardUnpacking | None:
@@ -147,12 +146,6 @@ class FormatUnpacker:
             name = info.parts[0].raw.basename
             raise CorruptShardError(f"{name} lies beyond the end of its file: index it again", name=name)
         return ShardUnpacking(info, form, columns, spans, self._threads, self._memory)
-
-
-def _open_index(path: Path) -> Index:
-    from penstock.cachedir.once import keep_index  # with NumPy, which most fetchers never need
-
-    return keep_index(path.parent.name, path.stat().st_size, lambda: parse_index(path.read_bytes(), str(path)))
 
 
 class PlacedSpan(NamedTuple):

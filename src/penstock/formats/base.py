@@ -37,14 +37,6 @@ class ReadOptions:
             raise ConfigError(f"unknown image decoder {self.image_decoder!r}: use one of {known}")
 
 
-def check_projection(layout: ShardLayout, options: ReadOptions) -> None:
-    """Refuse to read columns that are not there."""
-    names = [column.name for column in layout.columns]
-    for name in options.columns or ():
-        if name not in names:
-            raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(names)}")
-
-
 class ShardReader(Protocol):
     """One open shard. Not for use by two threads at once; values never point into its memory."""
 
@@ -152,8 +144,11 @@ class ShardFormat(EntryFormat, Protocol):
         ...
 
     def check(self, layout: ShardLayout, options: ReadOptions) -> None:
-        """Raise if shards of this layout cannot, or should not, be read with these options."""
-        ...
+        """Raise if shards of this layout cannot, or should not, be read with these options: columns are not there."""
+        names = [column.name for column in layout.columns]
+        for name in options.columns or ():
+            if name not in names:
+                raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(names)}")
 
     def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
         """Open a shard whose parts are at hand, raw and of the declared size."""

@@ -49,7 +49,7 @@ class ChunkPool:
             return new_memory(self.chunk_bytes)
 
     def give_back(self, chunks: list[mmap.mmap]) -> None:
-        """Take back chunks that nobody looks at any more."""
+        """Take back chunks that are no longer looked at."""
         self._free.extend(chunks)
 
 

@@ -1,11 +1,14 @@
-"""The content of a file from a byte on; that of a compressed one is unpacked from a frame before it that is known."""
+"""The content of a file from a byte on; that of a compressed one is unpacked from a frame before it that is known.
+
+Where some of its rows begin is learnt while it is read, or told by an index.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.codecs.stream import FOOTER_BYTES, FrameStart, decompress_stream, end_bytes, read_end
 from penstock.errors import CorruptShardError, ResumeError
@@ -16,8 +19,12 @@ if TYPE_CHECKING:
 # A Brotli file has no frames: what comes first is needed for what comes later.
 _HAVE_FRAMES = ("zstd", "gz", "bz2", "xz")
 # Frames that begin closer to one another need not be told apart: so much is unpacked in a moment.
-_APART_BYTES = 1 << 14
+_FRAMES_APART_BYTES = 1 << 14
 BEGINNING = FrameStart(0, 0)
+_ROWS_APART_BYTES = (
+    1 << 20
+)  # of content, between two rows whose places are kept; more in files that are so long that there would be many
+_MOST_PLACES = 256
 # To unpack less than this is quicker than to ask for the end of a file, which tells where its blocks are.
 _FAR_BYTES = 8 << 20
 _MOST_END_BYTES = 16 << 20  # of a .xz file: a million blocks
@@ -38,18 +45,6 @@ class StoredFile(Protocol):
 
     def chunks(self, begin: int = 0) -> Iterator[bytes]:
         """Return all of it from a byte on, some MB at a time."""
-        ...
-
-
-class Content(Protocol):
-    """Something that is read from a byte on, and may consist of frames."""
-
-    def read(self, byte: int = 0, frame: FrameStart = BEGINNING) -> Iterator[bytes]:
-        """Return the content from a byte on, where a frame at that byte or before it is known."""
-        ...
-
-    def frames_from(self, byte: int) -> Sequence[FrameStart]:
-        """Return the last frame that begins at a byte or before it, and those after it that were come to."""
         ...
 
 
@@ -100,7 +95,7 @@ class FileContent:
         return tuple(self._frames)
 
     def _note(self, start: FrameStart) -> None:
-        is_apart = start.content - self._frames[-1].content >= _APART_BYTES
+        is_apart = start.content - self._frames[-1].content >= _FRAMES_APART_BYTES
         if is_apart and self.compression in _HAVE_FRAMES:
             self._frames.append(start)
 
@@ -163,6 +158,46 @@ def _first(chunks: Iterator[bytes], count: int) -> Iterator[bytes]:
         count -= len(chunk)
         if count <= 0:
             return
+
+
+class RowPlace(NamedTuple):
+    """Where a row begins: its byte in the content, the lines before it, and the frame from which to unpack it."""
+
+    row: int
+    byte: int
+    line: int
+    frame: FrameStart = BEGINNING
+
+
+class RowPlaces:
+    """Places in one version of one file, far apart and not many. Threads may use it: at worst a place is not kept."""
+
+    def __init__(self) -> None:
+        self._places: tuple[RowPlace, ...] = ()
+        self._apart = _ROWS_APART_BYTES
+
+    def note(self, place: RowPlace) -> None:
+        """Keep a place, if there is none near it."""
+        places, apart = self._places, self._apart
+        at = bisect_right(places, place.row, key=_row_of)
+        if at and place.byte < places[at - 1].byte + apart:
+            return
+        if at < len(places) and places[at].byte < place.byte + apart:
+            return
+        places = (*places[:at], place, *places[at:])
+        if len(places) > _MOST_PLACES:
+            places, self._apart = places[::2], 2 * apart
+        self._places = places
+
+    def before(self, row: int) -> RowPlace | None:
+        """Return the last place at a row or before it."""
+        places = self._places
+        at = bisect_right(places, row, key=_row_of)
+        return places[at - 1] if at else None
+
+
+def _row_of(place: RowPlace) -> int:
+    return place.row
 
 
 def frame_before(frames: Sequence[FrameStart], byte: int) -> FrameStart:

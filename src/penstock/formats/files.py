@@ -1,7 +1,7 @@
 """The seam of formats that other programs write: how a file of theirs is cut into shards, fetched, unpacked and read.
 
 A file is scanned once, which gives its shards: a row group, a span of lines, a tar. What it takes to find and read one
-of them stands in the index, so whoever fetches a shard needs no other byte of its file.
+of them stands in the index, so fetching a shard takes no other byte of its file.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import mmap
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeAlias, cast, get_args
 
 from penstock.errors import ConfigError
 from penstock.formats.base import ShardFormat, get_format
+from penstock.formats.content import RowPlaces
 from penstock.index.entry import formats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from penstock.blocks.stage import Stage
     from penstock.codecs.stream import FrameStart
     from penstock.formats.base import ReadOptions, ShardBuilder, ShardReader
     from penstock.formats.body import ChunkPool
+    from penstock.formats.content import FileContent
     from penstock.index.model import Column, ShardInfo, ShardLayout
     from penstock.types import Sample, Span
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 # What readers open: a mapped file, bytes, or a span of a mapped file. `np.frombuffer` takes all of them; only the first
 # two slice to `bytes`.
 FileBytes: TypeAlias = mmap.mmap | bytes | memoryview
+OnError = Literal["raise", "skip"]
 
 
 class StoredObject(Protocol):
@@ -83,6 +87,25 @@ class ScannedFile:
     settings: Mapping[str, Any] = field(default_factory=dict)  # JSON: what all shards of the file share
 
 
+@dataclass(slots=True, kw_only=True)
+class FilesReading:
+    """How the files of a source are read in order, and what is known of them."""
+
+    columns: tuple[str, ...] | None = None  # None: all of them
+    on_error: OnError = "raise"  # whether rows that cannot be parsed are errors, or left out
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what users say of the format, such as types= of a csv
+    first: Any = None  # what the file that was opened first says of all: its header
+    places: dict[str, RowPlaces] = field(default_factory=dict)  # of each file, by its name
+
+    def __post_init__(self) -> None:
+        if self.on_error not in get_args(OnError):
+            raise ConfigError(f"on_error={self.on_error!r} is unknown: use 'raise' or 'skip'")
+
+    def places_in(self, name: str) -> RowPlaces:
+        """Return where some rows of a file begin, as far as that is known; more may be added."""
+        return self.places.setdefault(name, RowPlaces())
+
+
 class FileFormat(ShardFormat, Protocol):
     """A format of files that other programs write. It is never written here: what it inherits says so.
 
@@ -114,11 +137,16 @@ class FileFormat(ShardFormat, Protocol):
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Write the file that readers open, of a shard whose `spans` are at hand; if it has a `raw_version`."""
-        raise NotImplementedError
+        problem = f"{type(self).__name__} reads shards as they are stored"
+        raise NotImplementedError(problem)
 
     def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
         """Open a shard by its one part: what `unpack` wrote or, without that, the bytes of its span."""
         ...
+
+    def blocks(self, file: FileContent, reading: FilesReading, row: int = 0) -> Stage:  # noqa: ARG002
+        """Read a file in order from a row on, for those who need neither its shards nor a cache."""
+        raise ConfigError(f"{file.name} cannot be read in order: {type(self).__name__} reads files by their shards")
 
     # --- What only formats that are written have ------------------------------------------------------------
 

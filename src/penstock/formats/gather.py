@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from penstock.blocks.block import join_columns
-from penstock.codecs.unpack import drop_pages, release
+from penstock.codecs.unpack import check_whole, drop_pages, release
 from penstock.formats.column_errors import decode_all, decode_error
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.rows import check_rows
@@ -47,18 +47,12 @@ _ADDRESSES = 1 << (47 if platform.machine() in ("x86_64", "AMD64") else 48)
 _LARGEST_ITEM = (1 << 62) // _ADDRESSES  # NumPy counts the bytes of an array as if no two items shared any
 
 
-def view_items(data: ShardBytes, kind: str, num_bytes: int) -> npt.NDArray[Any]:
-    """View a shard as overlapping items, one beginning at each byte: any values of equal length are one gather away."""
-    length = max(len(data) - num_bytes + 1, 0)
-    return np.ndarray((length,), f"{kind}{num_bytes}", data if length else b"", 0, (1,))
-
-
 @lru_cache(maxsize=256)
 def view_memory(kind: str, num_bytes: int) -> npt.NDArray[Any]:
     """View all memory of this process as overlapping items, so that values of many shards are one gather away.
 
-    Items are found by their places (`place_of`). Nothing but the caller keeps anybody from asking for a place where
-    nothing is mapped, which ends the process: only ask for what was checked to lie within bytes that are held.
+    Items are found by their places (`place_of`). To ask for a place where nothing is mapped ends the process:
+    only ask for what was checked to lie within bytes that are held.
     """
     length = _ADDRESSES - _ORIGIN
     return np.ndarray((length - num_bytes,), f"{kind}{num_bytes}", _memory(), 0, (1,))
@@ -69,10 +63,7 @@ def copy_values(begins: Int64Array, num_bytes: int) -> npt.NDArray[Any]:
     if num_bytes <= _LARGEST_ITEM:
         stored: npt.NDArray[Any] = view_memory("V", num_bytes)[begins]
         return stored
-    memory, copied = view_memory("u", 1), np.empty((len(begins), num_bytes), np.uint8)
-    for value, begin in zip(copied, begins.tolist(), strict=True):
-        value[:] = memory[begin : begin + num_bytes]
-    return copied.view(f"V{num_bytes}").reshape(-1)
+    return np.frombuffer(join_values(begins, np.full(len(begins), num_bytes)), f"V{num_bytes}")
 
 
 def join_values(begins: Int64Array, sizes: Int64Array) -> bytearray:
@@ -112,27 +103,24 @@ def gather_strings(
     return gathered if last_bytes.all() else None
 
 
-class HeldBytes(Protocol):
-    """Bytes that stay in place for as long as this is held."""
+class ShardMemory(NamedTuple):
+    """An open shard. What has this keeps its bytes in place, also when the shard is closed."""
+
+    name: str
+    data: ShardBytes
+    held: memoryview
+    place: int  # where the bytes begin in memory (`place_of`)
+    num_rows: int
+    opened: Any = None  # what a format made of the bytes
 
     @property
-    def data(self) -> ShardBytes:
-        """The bytes."""
-        ...
-
-    @property
-    def place(self) -> int:
-        """Where they begin in memory (`place_of`)."""
-        ...
-
-    @property
-    def num_bytes(self) -> int:
-        """How many they are."""
-        ...
+    def end(self) -> int:
+        """Where the bytes end in memory."""
+        return self.place + len(self.held)
 
 
 def copy_pieces(
-    shards: Sequence[HeldBytes],
+    shards: Sequence[ShardMemory],
     counts: Sequence[int],
     order: Int64Array | None,
     begins: Int64Array,
@@ -146,11 +134,11 @@ def copy_pieces(
     """
     gathered = None
     if len(begins) > _FEW_VALUES:
-        sizes = ends - begins
-        shortest, longest = lengths or (int(sizes.min()), int(sizes.max()))
+        shortest, longest = lengths or (int((ends - begins).min()), int((ends - begins).max()))
         is_short = 0 < longest <= (_MOST_BYTES_IF_EQUAL if shortest == longest else _MOST_BYTES)
         if is_short and (shortest == longest or _lie_within(shards, counts, order, begins, longest)):
-            gathered = gather_strings(view_memory("S", longest), begins, None if shortest == longest else sizes)
+            sizes = None if shortest == longest else ends - begins
+            gathered = gather_strings(view_memory("S", longest), begins, sizes)
     if gathered is not None:
         return gathered
     if len(shards) == 1:
@@ -171,12 +159,12 @@ def copy_pieces(
 
 
 def _lie_within(
-    shards: Sequence[HeldBytes], counts: Sequence[int], order: Int64Array | None, begins: Int64Array, num_bytes: int
+    shards: Sequence[ShardMemory], counts: Sequence[int], order: Int64Array | None, begins: Int64Array, num_bytes: int
 ) -> bool:
     """Return whether items of so many bytes lie within their shard, of which some are longer than their values."""
     if len(shards) == 1:
-        return int(begins.max()) + num_bytes <= shards[0].place + shards[0].num_bytes
-    limits = np.repeat([shard.place + shard.num_bytes for shard in shards], counts)
+        return int(begins.max()) + num_bytes <= shards[0].end
+    limits = np.repeat([shard.end for shard in shards], counts)
     return bool((begins + num_bytes <= (limits if order is None else limits[order])).all())
 
 
@@ -249,11 +237,11 @@ class RowOrigins(NamedTuple):
 
 
 class FoundRows(ABC):
-    """Some rows of several shards, whose values are found. What holds this keeps them in memory.
+    """Some rows of several shards, whose values are found. What has this keeps them in memory.
 
     Args:
         layout: How all of the shards store their rows.
-        shards: The shards, each one once, as `FoundRowsReader.memory` returns them.
+        shards: The shards, each one once.
         counts: How many rows there are of each.
         rows: The numbers of the rows within their shards, shard by shard; all of them are in range.
         order: Which of these rows stands at each place of what is given out; by default all, as they are.
@@ -355,9 +343,9 @@ class FoundLayout:
             names = frozenset(name for name, how in self.encodings if isinstance(how, kind))
             object.__setattr__(self, attribute, names)
 
-    def begin(self, num_rows: int, *, by_column: bool) -> ColumnGathering:
+    def begin(self, num_rows: int, *, by_column: bool) -> Gathering:
         """Begin to gather so many rows of such shards."""
-        return ColumnGathering(self, num_rows, by_column=by_column)
+        return _ColumnGathering(self, num_rows, by_column=by_column)
 
     def find(
         self, shards: Sequence[Any], counts: Sequence[int], rows: Int64Array, order: Int64Array | None = None
@@ -366,12 +354,13 @@ class FoundLayout:
         return self.rows(self, shards, counts, rows, order)
 
 
-class FoundRowsReader(ABC):
+class FoundRowsReader:
     """One open shard whose values are found in its memory, and gathered with those of others that store them alike."""
 
-    def __init__(self, data: ShardBytes, info: ShardInfo, layout: FoundLayout) -> None:
+    def __init__(self, data: ShardBytes, info: ShardInfo, layout: FoundLayout, opened: Any = None) -> None:
         self.data, self.name, self.layout = data, info.name, layout
-        self._num_samples = info.num_samples
+        self._num_samples, self._opened = info.num_samples, opened
+        self._memory: ShardMemory | None = None
 
     def __len__(self) -> int:
         return self._num_samples
@@ -391,9 +380,14 @@ class FoundRowsReader(ABC):
         """Return how its rows are stored."""
         return self.layout
 
-    @abstractmethod
-    def memory(self) -> Any:
-        """Return what its `FoundRows` take as a shard; it keeps the bytes in place, also when this is closed."""
+    def memory(self) -> ShardMemory:
+        """Return the open shard, for rows of several to be found at once."""
+        check_whole(self.data, self.name)
+        if self._memory is None:
+            place = place_of(self.data) if len(self.data) else 0
+            held = memoryview(self.data)
+            self._memory = ShardMemory(self.name, self.data, held, place, self._num_samples, self._opened)
+        return self._memory
 
     def find(self, rows: Int64Array) -> Any:
         """Find the values of some rows, all of them in range: none if the shard is closed."""
@@ -406,11 +400,11 @@ class FoundRowsReader(ABC):
 
     def close(self) -> None:
         """Unmap the shard, once nothing points into the mapping."""
-        self._num_samples = 0
+        self._num_samples, self._memory, self._opened = 0, None, None
         release(self.data)
 
 
-class ColumnGathering:
+class _ColumnGathering(Gathering):
     """All columns of so many rows, of shards that store them alike; `by_column`, for arrays, else for samples."""
 
     def __init__(self, layout: FoundLayout, num_rows: int, *, by_column: bool) -> None:
@@ -424,16 +418,12 @@ class ColumnGathering:
         self._waiting: list[tuple[FoundRowsReader, Any, Int64Array, Int64Array]] = []
 
     def add(self, reader: FoundRowsReader, rows: Int64Array, places: Int64Array) -> None:
-        """Take some rows of a shard, which may be closed then: what is still looked at stays mapped."""
         self._waiting.append((reader, reader.memory(), rows, places))
 
     def gather(self) -> None:
-        """Copy what was added so far, but for large values: nothing else of its shards stays mapped for it.
-
-        All shards are looked at together; one that is alone knows best how to find its rows.
-        """
         if not self._waiting:
             return
+        # All shards are looked at together; one that is alone knows best how to find its rows.
         readers, shards, row_groups, place_groups = zip(*self._waiting, strict=True)
         self._waiting = []
         rows, all_places = np.concatenate(row_groups), np.concatenate(place_groups)
@@ -456,13 +446,11 @@ class ColumnGathering:
         return order, in_order
 
     def finish(self) -> None:
-        """All rows are there: decode what may turn out to be no value, unless it is asked for piece by piece."""
         self.gather()
         for column in self._columns.values():
             column.finish(self._places)
 
     def take(self, begin: int, end: int | None) -> Any:
-        """Return the samples, or the columns, of all rows from one to another, once all are there."""
         if self._by_column:
             return {name: column.take(slice(begin, end)) for name, column in self._columns.items()}
         end = self._num_rows if end is None else end
@@ -474,7 +462,6 @@ class ColumnGathering:
         return samples
 
     def so_far(self) -> tuple[Int64Array, Any]:
-        """Return the places of the rows that were added, and their samples or columns."""
         self.gather()
         places = np.concatenate(self._places)
         columns = {name: column.so_far(places) for name, column in self._columns.items()}

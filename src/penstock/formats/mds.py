@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from penstock.errors import (
     ShardTooLargeError,
     UnsafeTypeError,
 )
-from penstock.formats.base import RowRanges, ShardFormat, check_projection, get_format
+from penstock.formats.base import RowRanges, ShardFormat, get_format
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
 from penstock.formats.encodings.base import Encoding, FixedEncoding
@@ -50,7 +51,7 @@ def compile_encoder(columns: Sequence[Column], *, takes_empty: bool = False) -> 
     so also for arrays without elements, which it refuses unless `takes_empty`.
     """
     source, values = _write_source(columns)
-    values["careful"] = _CarefulEncoder(columns, takes_empty=takes_empty)
+    values["careful"] = careful_encoder(columns, takes_empty=takes_empty)
     values["join"] = b"".join
     exec(source, values)  # noqa: S102
     encoder: Callable[[Sample], bytes] = values["encode"]
@@ -127,36 +128,36 @@ def _encoded(i: int, encoding: Encoding) -> str:
     return encoded
 
 
-class _CarefulEncoder:
-    """Encodes a sample column by column, so that an error can name the column."""
+def careful_encoder(columns: Sequence[Column], *, takes_empty: bool = False) -> Callable[[Sample], bytes]:
+    """Make the function that encodes a sample column by column, so that an error can name the column."""
+    encodings = [get_encoding(column.encoding) for column in columns]
+    if takes_empty:
+        encodings = [each.taking_empty() if isinstance(each, ArrayEncoding) else each for each in encodings]
+    known = [(column.name, how, column.num_bytes) for column, how in zip(columns, encodings, strict=True)]
+    return partial(_encode_carefully, known)
 
-    def __init__(self, columns: Sequence[Column], *, takes_empty: bool = False) -> None:
-        encodings = [get_encoding(column.encoding) for column in columns]
-        if takes_empty:
-            encodings = [each.taking_empty() if isinstance(each, ArrayEncoding) else each for each in encodings]
-        self._columns = [(each.name, how, each.num_bytes) for each, how in zip(columns, encodings, strict=True)]
 
-    def __call__(self, sample: Sample) -> bytes:
-        sizes: list[int] = []
-        pieces: list[bytes] = []
-        name = ""
-        try:
-            for name, encoding, num_bytes in self._columns:
-                value = sample[name]
-                # Whoever hands in bytes has encoded the value already.
-                piece = encoding.check_stored(value) if isinstance(value, bytes) else encoding.encode(value)
-                if not isinstance(piece, bytes):
-                    raise ColumnTypeError(f"is encoded as {type(piece).__name__}, but an encoding must return bytes")
-                if num_bytes is None:
-                    sizes.append(len(piece))
-                elif len(piece) != num_bytes:
-                    raise ColumnSizeError(f"takes {num_bytes} bytes, got {len(piece)}")
-                pieces.append(piece)
-        except Exception as error:
-            raise encode_error(sample, name, error) from error
-        if sum(sizes) > MAX_SHARD_BYTES:
-            raise ShardTooLargeError(f"the sample takes {format_bytes(sum(sizes))}, but a shard must stay below 4 GB")
-        return b"".join([struct.pack(f"<{len(sizes)}I", *sizes), *pieces])
+def _encode_carefully(columns: Sequence[tuple[str, Encoding, int | None]], sample: Sample) -> bytes:
+    sizes: list[int] = []
+    pieces: list[bytes] = []
+    name = ""
+    try:
+        for name, encoding, num_bytes in columns:
+            value = sample[name]
+            # A value that comes as bytes is encoded already.
+            piece = encoding.check_stored(value) if isinstance(value, bytes) else encoding.encode(value)
+            if not isinstance(piece, bytes):
+                raise ColumnTypeError(f"is encoded as {type(piece).__name__}, but an encoding must return bytes")
+            if num_bytes is None:
+                sizes.append(len(piece))
+            elif len(piece) != num_bytes:
+                raise ColumnSizeError(f"takes {num_bytes} bytes, got {len(piece)}")
+            pieces.append(piece)
+    except Exception as error:
+        raise encode_error(sample, name, error) from error
+    if sum(sizes) > MAX_SHARD_BYTES:
+        raise ShardTooLargeError(f"the sample takes {format_bytes(sum(sizes))}, but a shard must stay below 4 GB")
+    return b"".join([struct.pack(f"<{len(sizes)}I", *sizes), *pieces])
 
 
 # Asking for one range costs about as much as so many bytes.
@@ -258,7 +259,7 @@ class MDSFormat(ShardFormat):
             if encoding.is_unsafe and not options.allow_unsafe_types:
                 raise UnsafeTypeError(
                     f"column {column.name!r} has the encoding {column.encoding!r}, which can run code when it is"
-                    " read: pass allow_unsafe_types=True if you trust whoever wrote it"
+                    " read: pass allow_unsafe_types=True if you trust its writer"
                 )
             sizes = {encoding.num_bytes, column.num_bytes}
             if len(sizes) > 1 and not (encoding.follows_index and None in sizes):
@@ -266,7 +267,7 @@ class MDSFormat(ShardFormat):
                     f"the index says that column {column.name!r} of encoding {column.encoding!r} has"
                     f" {column.num_bytes} bytes, but it has {encoding.num_bytes}"
                 )
-        check_projection(layout, options)
+        super().check(layout, options)
 
     def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> MDSReader:
         """Open a shard; its values are found when they are read."""
@@ -294,10 +295,12 @@ class MDSBuilder(BodyBuilder):
 
     def __init__(self, layout: ShardLayout, pool: ChunkPool, *, takes_empty: bool = False) -> None:
         self._header = dump_header(layout)
+        # Each sample has an offset, fixed values, and the sizes of the others.
+        fewest_bytes = 4 + sum(4 if column.num_bytes is None else column.num_bytes for column in layout.columns)
         super().__init__(
             pool,
             num_bytes=table_bytes(0) + len(self._header),
-            front_bytes=table_bytes(_most_samples(layout, pool.chunk_bytes)) + len(self._header),
+            front_bytes=table_bytes(pool.chunk_bytes // fewest_bytes) + len(self._header),
         )
         self.encode = compile_encoder(layout.columns, takes_empty=takes_empty)
 
@@ -305,9 +308,3 @@ class MDSBuilder(BodyBuilder):
         """Return the offsets, the settings and the samples as the pieces of one file."""
         begin = table_bytes(self.num_samples) + len(self._header)
         return [self.pieces(write_offsets(self.ends(), begin) + self._header)]
-
-
-def _most_samples(layout: ShardLayout, num_bytes: int) -> int:
-    """Return how many samples fit in so many bytes: each has an offset, fixed values, and the sizes of the others."""
-    fewest_bytes = 4 + sum(4 if column.num_bytes is None else column.num_bytes for column in layout.columns)
-    return num_bytes // fewest_bytes

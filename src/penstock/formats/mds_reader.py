@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from penstock.codecs.unpack import check_whole
 from penstock.errors import CorruptShardError
 from penstock.formats.encodings.table import get_encoding
-from penstock.formats.gather import FoundLayout, FoundRows, FoundRowsReader, copy_pieces, copy_values, place_of
+from penstock.formats.gather import FoundLayout, FoundRows, FoundRowsReader, copy_pieces, copy_values
 from penstock.formats.rows import table_bytes, view_offsets
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.formats.base import ReadOptions, ShardBytes
-    from penstock.formats.gather import StoredValues
+    from penstock.formats.gather import ShardMemory, StoredValues
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Int64Array
 
@@ -69,17 +69,6 @@ class RowFields(FoundLayout):
         object.__setattr__(self, "bounds", bounds)
         object.__setattr__(self, "gaps", gaps)
         object.__setattr__(self, "after_last", offset)
-
-
-class ShardMemory(NamedTuple):
-    """The bytes of an open shard. What has `held` keeps them in place, also when the shard is closed."""
-
-    name: str
-    data: ShardBytes
-    held: memoryview
-    place: int
-    num_bytes: int
-    num_samples: int
 
 
 class ShardTable(NamedTuple):
@@ -137,7 +126,7 @@ class StoredRows(FoundRows):
 
     def _find_samples(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Read where each sample begins and ends, by the table of offsets of its shard, which begins at a place."""
-        bounds = np.array([(shard.place, shard.num_bytes, table_bytes(shard.num_samples)) for shard in self.shards])
+        bounds = np.array([(shard.place, len(shard.held), table_bytes(shard.num_rows)) for shard in self.shards])
         places, num_bytes, tables = np.repeat(bounds.reshape(-1, 3).T, self.counts, axis=1).astype(np.int64)
         offsets = copy_values(places + 4 + 4 * self.rows, 8).view("<u4").reshape(-1, 2)
         starts, stops = offsets[:, 0].astype(np.int64), offsets[:, 1].astype(np.int64)
@@ -190,7 +179,6 @@ class MDSReader(FoundRowsReader):
         offsets = view_offsets(data, info.num_samples, begin=begin, end=len(data), shard=info.name)
         self._offsets: npt.NDArray[np.uint32] | None = offsets
         super().__init__(data, info, _layout_of(info.layout, options))
-        self._memory: ShardMemory | None = None
         self._table: ShardTable | None = None  # once that pays
         self._num_found = 0  # rows that were read without it
         self._next_row = 0
@@ -216,14 +204,6 @@ class MDSReader(FoundRowsReader):
             return found
         return StoredRows(self.layout, [self.memory()], [len(rows)], rows, None, self._table)
 
-    def memory(self) -> ShardMemory:
-        """Return the bytes of the shard, to find rows of several shards at once."""
-        check_whole(self.data, self.name)
-        if self._memory is None:
-            held, place = memoryview(self.data), place_of(self.data)
-            self._memory = ShardMemory(self.name, self.data, held, place, len(self.data), len(self))
-        return self._memory
-
     def drop_pages(self) -> None:
         """Take the shard's pages out of memory."""
         self._table, self._num_found, self._next_row = None, 0, 0
@@ -231,7 +211,7 @@ class MDSReader(FoundRowsReader):
 
     def close(self) -> None:
         """Unmap the shard, once nothing points into the mapping."""
-        self._table, self._offsets, self._memory = None, None, None
+        self._table, self._offsets = None, None
         super().close()
 
     def _is_worth_all(self, rows: Int64Array) -> bool:
@@ -244,19 +224,15 @@ class MDSReader(FoundRowsReader):
         return is_in_order or self._num_found >= _PART_WORTH_ALL * self._num_samples
 
 
-_last_layout: RowFields | None = None
+_row_fields = lru_cache(maxsize=256)(RowFields)
 
 
 def _layout_of(layout: ShardLayout, options: ReadOptions) -> RowFields:
     """Return how samples are laid out; shards that are laid out alike get one object, which is quick to compare."""
-    global _last_layout
     wanted = tuple(
         (column.name, get_encoding(column.encoding, options.image_decoder))
         for column in layout.columns
         if options.columns is None or column.name in options.columns
     )
     columns = tuple((column.name, column.num_bytes) for column in layout.columns)
-    last = _last_layout
-    if last is None or (last.encodings, last.columns) != (wanted, columns):
-        _last_layout = last = RowFields(wanted, StoredRows, columns)
-    return last
+    return _row_fields(wanted, StoredRows, columns)

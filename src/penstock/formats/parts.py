@@ -157,7 +157,7 @@ def load_file(path: Path, info: FileInfo, validate_hash: str | None) -> ShardByt
 
 # A copy counts only if it was made from the packed file that lies there now. Beside each lies a small hidden file that
 # says what it was made from and which file it is itself; both by size, time and inode. It is written before the copy
-# gets its name: whoever is killed in between leaves a note about a file that is not there, which fits none.
+# gets its name: a process that is killed in between leaves a note about a file that is not there, which fits none.
 _LONGEST_NOTE = 4096
 
 
@@ -174,7 +174,7 @@ def _describe_file(path: Path) -> list[int]:
 
 
 def _is_current(copy: Path, packed: Path) -> bool:
-    """Return whether a copy is what somebody made of the packed file that lies there now."""
+    """Return whether a copy was made of the packed file that lies there now."""
     note = _read_note(copy)
     return note is not None and note == {"packed": _describe_file(packed), "copy": _describe_file(copy)}
 

@@ -17,6 +17,7 @@ class ShardBlocks(ABC):
 
     names: list[str]  # of its files, once it is finished
     num_bytes = 0  # stored so far
+    num_rows = 0
 
     @abstractmethod
     def add(self, rows: Sequence[Sample], first: int) -> None:

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from penstock.codecs.unpack import check_whole, drop_pages, release
 from penstock.errors import (
     ColumnNameError,
     ColumnTypeError,
     ColumnValueError,
-    CorruptShardError,
     IndexFieldError,
     UnknownEncodingError,
 )
-from penstock.formats.base import ShardFormat, check_projection
+from penstock.formats.base import ShardFormat
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
 from penstock.formats.encodings.numbers import plain_number
-from penstock.formats.rows import check_rows, max_samples, read_offsets, write_offsets
+from penstock.formats.lines.cut import BadRow
+from penstock.formats.lines.jsonl import parse_objects, pick_fields
+from penstock.formats.lines.reader import LineReader, OpenRows
+from penstock.formats.rows import max_samples, read_offsets, write_offsets
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
-from penstock.thread_times import decoding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
     from typing_extensions import Buffer
 
-    from penstock.formats.base import ReadOptions, Rows, ShardBytes
+    from penstock.formats.base import ReadOptions, ShardBytes
     from penstock.formats.body import ChunkPool
+    from penstock.formats.lines.cut import RowBlock
     from penstock.index.model import ShardInfo, ShardLayout
-    from penstock.types import Columns, Int64Array, Sample
+    from penstock.types import Columns, Sample
 
 ENCODINGS: dict[str, type] = {"str": str, "int": int, "float": float}
 _NUMBERS = {int: (int, np.integer), float: (float, np.floating)}
@@ -77,7 +78,7 @@ class TextFormat(ShardFormat, Protocol):
         """Refuse unknown encodings and columns that are not there."""
         for column in layout.columns:
             _check_encoding(column.encoding)
-        check_projection(layout, options)
+        super().check(layout, options)
 
 
 def _check_encoding(text: str) -> None:
@@ -103,65 +104,48 @@ def _infer(name: str, value: Any) -> str:
     )
 
 
-class TextReader:
-    """One open text shard; its lines are parsed in batches."""
+def _open(
+    parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions, separator: str | None = None
+) -> LineReader:
+    data, meta = parts
+    offsets = read_offsets(meta, info.num_samples, begin=None, end=len(data), shard=info.name)
+    parser = TextShardParser(info.layout.columns, _newline(info.layout), separator, options.columns)
+    return LineReader(parts, OpenRows(info.name, data, offsets), parser)
 
-    def __init__(
-        self,
-        parts: Sequence[ShardBytes],
-        info: ShardInfo,
-        parse: Callable[[list[bytes], list[int]], list[Sample]],
-        options: ReadOptions,
-    ) -> None:
-        self._data, self._meta = parts
-        self._name = info.name
-        self._layout = info.layout
-        self._parse = parse
-        self._wanted = options.columns
-        self._offsets: npt.NDArray[np.uint32] | None = read_offsets(
-            self._meta, info.num_samples, begin=None, end=len(self._data), shard=info.name
-        )
-        self._num_samples = info.num_samples
 
-    def __len__(self) -> int:
-        return self._num_samples
+@dataclass(frozen=True, slots=True)
+class TextShardParser:
+    """Makes samples of the lines of a shard."""
 
-    def read(self, rows: Rows) -> list[Sample]:
-        """Return the samples at these rows, in this order."""
-        numbers = check_rows(rows, self._num_samples, self._name)
-        for part in (self._data, self._meta):
-            check_whole(part, self._name)
-        lines = self._lines(numbers)
-        with decoding:
-            samples = self._parse(lines, numbers.tolist())
-        if self._wanted is None:
-            return samples
-        return [{name: sample[name] for name in self._wanted if name in sample} for sample in samples]
+    kinds: tuple[Column, ...]
+    newline: str
+    separator: str | None  # None: a line is JSON
+    wanted: tuple[str, ...] | None
 
-    def read_columns(self, rows: Rows) -> Columns:
-        """Return the same by column: numbers as an array where 64 bits hold them, else a list."""
-        samples = self.read(rows)
-        wanted = self._wanted
-        columns = [column for column in self._layout.columns if wanted is None or column.name in wanted]
-        return {column.name: _to_column(column, [sample.get(column.name) for sample in samples]) for column in columns}
+    def parse(self, rows: Sequence[bytes]) -> list[Sample]:
+        """Parse all rows."""
+        if self.separator is None:
+            newline = self.newline.encode()
+            return parse_objects([row.removesuffix(newline) for row in rows])
+        kinds = [(column.name, ENCODINGS[column.encoding]) for column in self.kinds]
+        try:
+            lines = [row.decode().removesuffix(self.newline).split(self.separator) for row in rows]
+            return [{name: kind(text) for (name, kind), text in zip(kinds, line, strict=True)} for line in lines]
+        except ValueError as error:
+            raise BadRow(f"the line does not have the {len(kinds)} columns of the dataset: {error}") from error
 
-    def drop_pages(self) -> None:
-        """Take the shard's pages out of memory."""
-        for part in (self._data, self._meta):
-            drop_pages(part)
+    def parse_block(self, block: RowBlock) -> None:  # noqa: ARG002
+        """Leave rows to be looked at one by one."""
+        return
 
-    def close(self) -> None:
-        """Unmap the shard."""
-        self._offsets = None  # it points into the mapping, which closes only when nobody does
-        self._num_samples = 0
-        for part in (self._data, self._meta):
-            release(part)
+    def samples(self, parsed: list[Sample]) -> list[Sample]:
+        """Return those columns that are wanted."""
+        return pick_fields(parsed, self.wanted)
 
-    def _lines(self, rows: Int64Array) -> list[bytes]:
-        if self._offsets is None:
-            return []
-        data, begins, ends = self._data, self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
-        return [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    def columns(self, parsed: list[Sample], begin: int = 0, end: int | None = None) -> Columns:
+        """Return numbers as arrays where 64 bits hold them, else lists."""
+        kinds = [column for column in self.kinds if self.wanted is None or column.name in self.wanted]
+        return {kind.name: _to_column(kind, [sample.get(kind.name) for sample in parsed[begin:end]]) for kind in kinds}
 
 
 def _to_column(column: Column, values: list[Any]) -> npt.NDArray[Any] | list[Any]:
@@ -245,11 +229,10 @@ class JSONFormat(TextFormat):
             raise IndexFieldError("has 'columns' that is not an object")
         return tuple(map(Column, columns, columns.values()))
 
-    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> TextReader:
+    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
         """Open a shard."""
         self.check(info.layout, options)
-        parse = partial(_parse_lines, newline=_newline(info.layout).encode(), shard=info.name)
-        return TextReader(parts, info, parse, options)
+        return _open(parts, info, options)
 
     def builder(self, layout: ShardLayout, pool: ChunkPool) -> JSONBuilder:
         """Begin a shard."""
@@ -267,28 +250,6 @@ class JSONBuilder(TextBuilder):
         return self._encode(values)
 
 
-def _parse_lines(lines: list[bytes], rows: list[int], *, newline: bytes, shard: str) -> list[Sample]:
-    lines = [line.removesuffix(newline) for line in lines]
-    try:
-        # One call for the whole batch. A raw newline is no part of any JSON string, so lines cannot flow together.
-        samples: list[Any] = json.loads(b"[" + b"\n,\n".join(lines) + b"]")
-    except (ValueError, RecursionError):
-        samples = []
-    if len(samples) == len(lines) and all(type(sample) is dict for sample in samples):
-        return samples
-    return [_parse_line(line, row, shard) for line, row in zip(lines, rows, strict=True)]
-
-
-def _parse_line(line: bytes, row: int, shard: str) -> Sample:
-    try:
-        sample = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise CorruptShardError(f"{shard}, row {row}: the line is not JSON: {error}", shard=shard, row=row) from error
-    if type(sample) is not dict:
-        raise CorruptShardError(f"{shard}, row {row}: the line is not a JSON object", shard=shard, row=row)
-    return sample
-
-
 # --- CSV, TSV and XSV: values between separators, with no quoting at all, under a header line ----------------
 
 
@@ -298,24 +259,10 @@ class XSVFormat(TextFormat):
     separator: str | None = None  # None: the layout tells
     setting_fields: tuple[str, ...] = ("newline", "separator")
 
-    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> TextReader:
+    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
         """Open a shard."""
         self.check(info.layout, options)
-        shard, columns = info.name, _kinds(info.layout)
-        newline, separator = _newline(info.layout), self._separator(info.layout)
-
-        def parse_line(line: bytes, row: int) -> Sample:
-            try:
-                values = line.decode().removesuffix(newline).split(separator)
-                return {name: kind(value) for (name, kind), value in zip(columns, values, strict=True)}
-            except ValueError as error:
-                raise CorruptShardError(
-                    f"{shard}, row {row}: the line does not have the {len(columns)} columns of the dataset: {error}",
-                    shard=shard,
-                    row=row,
-                ) from error
-
-        return TextReader(parts, info, lambda lines, rows: list(map(parse_line, lines, rows)), options)
+        return _open(parts, info, options, self._separator(info.layout))
 
     def builder(self, layout: ShardLayout, pool: ChunkPool) -> DelimitedBuilder:
         """Begin a shard."""

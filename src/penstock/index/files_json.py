@@ -112,7 +112,7 @@ class FilesCatalog:
             shards.append(loader.list_in(entry, "shards"))
             num_waiting += len(shards[-1])
             if num_waiting >= _SHARDS_AT_ONCE or not entries:
-                loader.add_shards(columns, heads, shards)
+                _add_shards(columns, *loader.shards(heads, shards))
                 heads, shards, num_waiting = [], [], 0
         return Index(columns.build())
 
@@ -120,7 +120,10 @@ class FilesCatalog:
 def load_files(document: dict[str, Any], where: str) -> list[IndexedFile]:
     """Return the files of an index, checking all that later code relies on."""
     loader, layouts, entries = _open_document(document, where)
-    return [loader.file(entry, layouts) for entry in entries]
+    heads = [loader.head(entry, layouts) for entry in entries]
+    files, numbers, is_exact, details = loader.shards(heads, [loader.list_in(entry, "shards") for entry in entries])
+    shards = map(FileShard, *numbers.T.tolist(), is_exact, details)
+    return [file._replace(shards=tuple(islice(shards, count))) for file, count in files]
 
 
 def check_readable(file: IndexedFile) -> None:
@@ -236,11 +239,6 @@ class FilesLoader:
             self.refuse("has a column without a name and a type")
         return Column(value[0], value[1], None if value[2] is None else self._count(value[2]))
 
-    def file(self, value: Any, layouts: Sequence[ShardLayout]) -> IndexedFile:
-        """Read one file."""
-        head = self.head(value, layouts)
-        return head._replace(shards=self.shards(head, self.list_in(value, "shards")))
-
     def name(self, value: Any) -> str:
         """Read the name of a file."""
         name = value.get("name") if isinstance(value, dict) else None
@@ -256,14 +254,10 @@ class FilesLoader:
         layout = layouts[self._count(value.get("layout"), len(layouts) - 1)]
         return IndexedFile(name, self._count(value.get("bytes")), version, layout)
 
-    def shards(self, head: IndexedFile, values: Sequence[Any]) -> tuple[FileShard, ...]:
-        """Read the shards of a file."""
-        is_whole = head.layout.compression is not None and len(values) == 1  # whatever else an older index says
-        loaded = tuple(self._shard(value, head.name, _MOST if is_whole else head.num_bytes) for value in values)
-        return (loaded[0]._replace(begin=0, end=head.num_bytes),) if is_whole else loaded
-
-    def add_shards(self, columns: ColumnsBuilder, heads: Sequence[IndexedFile], shards: Sequence[list[Any]]) -> None:
-        """Add to columns what `shards` would read of each file, checked together, which is quicker."""
+    def shards(
+        self, heads: Sequence[IndexedFile], shards: Sequence[list[Any]]
+    ) -> tuple[list[tuple[IndexedFile, int]], Int64Array, list[bool], list[bytes]]:
+        """Read the shards of some files together: how many each has, and their numbers, exactness and details."""
         rows = list(chain.from_iterable(shards))
         files = list(zip(heads, map(len, shards), strict=True))
         try:
@@ -276,10 +270,12 @@ class FilesLoader:
         except (TypeError, ValueError, LookupError, OverflowError):
             is_right = False
         if not is_right:
+            if len(heads) == 1:
+                self.refuse(f"has a shard of {heads[0].name} that is not valid, or lies outside of that file")
             for head, values in zip(heads, shards, strict=True):
-                self.shards(head, values)  # it says what is wrong
+                self.shards([head], [values])  # it says what is wrong
             self.refuse("has shards that are not valid")
-        _add_shards(columns, files, numbers, is_exact, details)
+        return files, numbers, is_exact, details
 
     def _fit(self, files: Sequence[tuple[IndexedFile, int]], numbers: Int64Array) -> bool:
         """Return whether shards lie within their files; the only one of a compressed file is all of it."""
@@ -296,20 +292,6 @@ class FilesLoader:
             and (begins <= stops).all()
             and (stops <= ends).all()
         )
-
-    def _shard(self, value: Any, name: str, num_bytes: int) -> FileShard:
-        if not isinstance(value, list) or len(value) not in (4, 6):
-            self.refuse(f"has a shard of {name} that is not valid")
-        num_samples, begin, end, raw_bytes = (self._count(number) for number in value[:4])
-        if not begin <= end <= num_bytes or num_samples > _MOST_SAMPLES:
-            self.refuse(f"has a shard of {name} that lies outside of that file")
-        if len(value) == 4:
-            return FileShard(num_samples, begin, end, raw_bytes)
-        try:
-            details = binascii.a2b_base64(value[5], strict_mode=True)
-            return FileShard(num_samples, begin, end, raw_bytes, bool(value[4]), details)
-        except (TypeError, ValueError):
-            self.refuse(f"has details of a shard of {name} that are not base64")
 
     def _count(self, value: Any, most: int = _MOST) -> int:
         if type(value) is not int or not 0 <= value <= most:

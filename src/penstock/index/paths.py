@@ -27,7 +27,7 @@ def is_shard_name(basename: str) -> bool:
     """Return whether an index may call a file of a shard so: below its folder, and nothing that others rely on.
 
     Readers write shards to a folder that may hold more than their cache. Whatever begins with a dot there belongs to
-    somebody (`.penstock`, `.git`, `.bashrc`), `index.json` is the index, and control characters would reach terminals.
+    others (`.penstock`, `.git`, `.bashrc`), `index.json` is the index, and control characters would reach terminals.
     """
     return bool(_SHARD_NAME.fullmatch(basename))
 

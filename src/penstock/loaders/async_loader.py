@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from penstock.blocks.block import Block
 from penstock.blocks.worker_threads import WorkerThreads
-from penstock.data.seat import find_seat
+from penstock.data.ranks import find_seat
 from penstock.errors import ConfigError
 from penstock.loaders.collate import collate_batch, takes_rows
-from penstock.loaders.loop_clock import LoopClock
+from penstock.loaders.counting import DeliveredBatches, LoopClock
 from penstock.loaders.placement import find_placement
 from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings
 from penstock.loaders.threads import batches_of
-from penstock.sources.base import ShardedSource
+from penstock.sources.base import IndexedSource, ShardedSource, as_source
 from penstock.units import check_whole, parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Mapping
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+    from concurrent.futures import Executor
 
-    from penstock.blocks.block import Block
+    from penstock.counters import LoopStats
     from penstock.data.dataset import StreamingDataset
-    from penstock.data.stats import LoopStats
-    from penstock.loaders.indexed_passes import IndexedPasses
+    from penstock.data.passes import Pass
     from penstock.types import Sample
 
 Uneven = Literal["drop", "pad"]
@@ -97,12 +100,8 @@ class AsyncDataLoader:
         if shuffle or not isinstance(source, ShardedSource):
             if shuffle_buffer_size is not None or shuffle_buffer_bytes is not None:
                 raise ConfigError("shuffle=True shuffles globally and needs no buffer: leave out shuffle_buffer_size=")
-            from penstock.loaders import indexed_passes  # it loads torch, if that is installed
-
-            dataset = indexed_passes.as_dataset(
-                source, seed, shuffle=shuffle, rank=rank, world_size=world_size, pads=uneven == "pad"
-            )
-            self._passes = indexed_passes.IndexedPasses(dataset, batch_size, drop_last=drop_last)
+            dataset = _as_dataset(source, seed, shuffle=shuffle, rank=rank, world_size=world_size, pads=uneven == "pad")
+            self._passes = IndexedPasses(dataset, batch_size, drop_last=drop_last)
         else:
             seat = find_seat(rank=rank, world_size=world_size)
             settings = StreamSettings(
@@ -198,3 +197,72 @@ def _check(
     for name, value, known in (("uneven", uneven, get_args(Uneven)), ("output", output, get_args(Output))):
         if value not in known:
             raise ConfigError(f"{name}={value!r} is unknown: use one of {', '.join(known)}")
+
+
+# --- Passes over a dataset with an index: the order engine says what comes -------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedPass:
+    """A pass that has begun."""
+
+    delivered: DeliveredBatches
+    begun: Pass
+    rows: Callable[[Executor | None], Iterator[tuple[Block, None]]]  # of batches
+
+    def deliver(self, _: None) -> None:
+        """Count a batch as delivered."""
+        self.delivered.add(self.begun)
+
+    def finish(self, *, is_empty: bool) -> bool:  # noqa: ARG002
+        """End the pass."""
+        self.delivered.finish(self.begun)
+        return True
+
+
+class IndexedPasses(DeliveredBatches):
+    """Reads a dataset with an index pass after pass, each the next epoch; its state is that of the whole job."""
+
+    def __init__(self, dataset: StreamingDataset, batch_size: int, *, drop_last: bool) -> None:
+        super().__init__(dataset, drops_last=drop_last)
+        dataset.batch_size = batch_size
+        self._samples = dataset
+
+    def begin(self) -> IndexedPass:
+        """Begin the next pass."""
+        with self._samples.readers.announced(0) as begun:
+            samples = iter(self._samples)
+        self.follow(begun)
+        return IndexedPass(self, begun, lambda _: self._rows(samples))
+
+    def _rows(self, samples: Iterator[Sample]) -> Iterator[tuple[Block, None]]:
+        batch_size = self._samples.batch_size or 1
+        while rows := list(islice(samples, batch_size)):
+            if len(rows) == batch_size or not self._drops_last:
+                yield Block(rows), None
+
+
+def _as_dataset(
+    source: Any, seed: int, *, shuffle: bool, rank: int | None, world_size: int | None, pads: bool
+) -> StreamingDataset:
+    """Make a dataset of a source, shuffled globally; a dataset stays as it is, unless it has yet to be shuffled."""
+    from penstock.data.dataset import StreamingDataset  # it loads torch, if that is installed
+    from penstock.data.stream import Stream
+
+    if isinstance(source, StreamingDataset) and (source.shuffle or not shuffle):
+        if rank is not None and world_size is not None:
+            source.run.set_seat(rank, world_size)
+        return source
+    samples = as_source(source)
+    # What is in memory may have no fingerprint: its order then fits any data of the same lengths. So does, as in the
+    # first release, what functions made of data in memory.
+    is_named = samples.fingerprint is not None and all(each.has_settings for each in samples.code_digests)
+    is_nameless = not is_named and samples.has_random_rows
+    return StreamingDataset(
+        streams=[Stream(source=IndexedSource(samples, is_nameless=True) if is_nameless else samples)],
+        shuffle=True,
+        shuffle_seed=seed,
+        rank=rank,
+        world_size=world_size,
+        epoch_end="pad" if pads else "trim",
+    )

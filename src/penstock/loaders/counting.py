@@ -1,22 +1,41 @@
-"""Which batches were delivered to the training loop, and the state of the job that follows from it."""
+"""Which batches were delivered to the training loop, how long it waited for them, and the state that follows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+import time
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from penstock.counters import LoopStats
+from penstock.interrupts import WaitingFor, cut_short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator, Mapping
 
-    from penstock.data.dataset import StreamingDataset
     from penstock.data.passes import Pass
+    from penstock.data.run_state import RunState
+    from penstock.loaders.waiting import WaitingWatch
 
 T = TypeVar("T")
+
+_END = object()
+
+
+class _RunningDataset(Protocol):
+    """What is asked of a dataset here; a state may have it opened again, so its run is looked up each time."""
+
+    run: RunState
+
+    def set_epoch(self, epoch: int) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, obj: Mapping[str, Any]) -> None: ...
 
 
 class DeliveredBatches:
     """Counts what a loader gives out, whatever its workers or threads have read ahead. For any kind of loader."""
 
-    def __init__(self, dataset: StreamingDataset, *, drops_last: bool) -> None:
+    def __init__(self, dataset: _RunningDataset, *, drops_last: bool) -> None:
         self._dataset, self._drops_last = dataset, drops_last
         self._begun: Pass | None = None
         self._num_steps = 0
@@ -24,7 +43,7 @@ class DeliveredBatches:
 
     def count(self, begun: Pass, batches: Iterator[T]) -> Iterator[T]:
         """Return the batches of a pass that begins now, each counted as it is taken."""
-        self.begin(begun)
+        self.follow(begun)
         return self._count(begun, batches)
 
     def _count(self, begun: Pass, batches: Iterator[T]) -> Iterator[T]:
@@ -33,7 +52,7 @@ class DeliveredBatches:
             yield batch
         self.finish(begun)
 
-    def begin(self, begun: Pass) -> None:
+    def follow(self, begun: Pass) -> None:
         """Count the batches of a pass from now on."""
         self._begun, self._num_steps, self._is_over = begun, 0, False
 
@@ -60,6 +79,56 @@ class DeliveredBatches:
             return self._dataset.state_dict()
         return run.state_after(self._begun, self._num_steps, is_over=self._is_over and self._drops_last)
 
-    def forget(self) -> None:
-        """A state was loaded: what was delivered before it no longer counts."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state with the next pass: what was delivered before no longer counts."""
+        self._dataset.load_state_dict(state)
         self._begun = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass."""
+        self._dataset.set_epoch(epoch)
+
+
+class LoopClock:
+    """Counts and times the batches that a loop takes from a loader of any kind, in all passes together."""
+
+    def __init__(self) -> None:
+        self.watch: WaitingWatch | None = None  # looks at the loop every now and then
+        self._num_batches = 0
+        self._starting_s = self._waiting_s = self._training_s = 0.0
+
+    def time(self, batches: Iterator[T]) -> Generator[T]:
+        """Yield the batches of a pass; an interrupt that comes while one is waited for says so."""
+        gave: float | None = None
+        while True:
+            asked = time.perf_counter()
+            if gave is not None:
+                self._training_s += asked - gave
+            try:
+                with WaitingFor("the next batch"):
+                    batch: Any = next(batches, _END)
+            except KeyboardInterrupt as interrupt:
+                raise cut_short(interrupt) from None
+            got = time.perf_counter()
+            if gave is None:
+                self._starting_s += got - asked
+            else:
+                self._waiting_s += got - asked
+            if batch is _END:
+                return
+            self._num_batches += 1
+            if self.watch is not None and self.watch.is_due(self._waiting_s + self._training_s):
+                self.watch.look(self.stats())
+            gave = time.perf_counter()
+            yield batch
+
+    def stats(self) -> LoopStats:
+        """Count the batches delivered, the seconds that the training loop waited for them, and the others."""
+        passed_s = self._waiting_s + self._training_s
+        return LoopStats(
+            batches=self._num_batches,
+            seconds_starting=self._starting_s,
+            seconds_waiting=self._waiting_s,
+            seconds_training=self._training_s,
+            waiting_share=self._waiting_s / passed_s if passed_s else None,
+        )

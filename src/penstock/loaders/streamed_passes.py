@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.data.in_place.identity import warn_of_other_code
+from penstock.data.identity import warn_of_other_code
 from penstock.errors import ResumeError
 from penstock.order.keys import hash_key, permutation
 from penstock.order.state_fields import COUNT, check_fields, shown

@@ -7,13 +7,12 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from penstock.data.collate import TimedCollate, collate_alone
+from penstock.counters import Stats
 from penstock.data.dataset import StreamingDataset
-from penstock.data.stats import Stats
+from penstock.data.torch_loaders import TimedCollate, collate_alone
 from penstock.errors import ConfigError
 from penstock.extras import require
-from penstock.loaders.counting import DeliveredBatches
-from penstock.loaders.loop_clock import LoopClock
+from penstock.loaders.counting import DeliveredBatches, LoopClock
 from penstock.loaders.threads import prefetch_adaptively
 from penstock.loaders.waiting import WaitingWatch, explain_waiting
 from penstock.processes import num_processors
@@ -146,8 +145,7 @@ class StreamingDataLoader(DataLoader[Any]):
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Continue from a state with the next pass, on as many ranks and workers as there are now."""
         if self._is_streaming:
-            self._streaming.load_state_dict(obj)
-            self._delivered.forget()
+            self._delivered.load_state_dict(obj)
 
     @overload
     def stats(self, *, by_worker: bool = ..., flat: Literal[False] = ...) -> Stats: ...
@@ -183,24 +181,28 @@ class StreamingDataLoader(DataLoader[Any]):
         # One thread, whatever number was asked for: reading is copying, which takes all that memory can give, or it is
         # decoding, which takes all processors. Several threads would only take the interpreter from each other.
         in_thread = self._batches_ahead > 0
-        reader = dataset.readers.for_loader(begun, dataset.make_columns, in_thread=in_thread)
-        batches: Iterator[Columns] = reader.columns()
-        if in_thread:
+        batches: Iterator[Columns]
+        if not in_thread:
+            batches = dataset.readers.columns(begun.number, dataset.make_columns)
+        else:
+            reader = dataset.readers.columns_ahead(begun, dataset.make_columns)
             batches = prefetch_adaptively(
                 reader.columns,
                 ahead=self._batches_ahead,
                 max_bytes=_MAX_BYTES_AHEAD,
                 weigh=_num_bytes,
-                on_abandon=dataset.readers.abandon_threads,
+                on_abandon=dataset.readers.here.abandon_thread,
             )
         for columns in batches:
             if self._drops_last and len(next(iter(columns.values()))) < (dataset.batch_size or 1):
                 continue
-            batch = {name: _to_tensor(values) for name, values in columns.items()}
-            yield self._pin(batch) if self.pin_memory else batch
+            yield {name: self._to_tensor(values) for name, values in columns.items()}
 
-    def _pin(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+    def _to_tensor(self, values: Any) -> Any:
+        if getattr(values, "dtype", None) is None or values.dtype.kind not in "biufc":
+            return values
+        tensor = torch.from_numpy(values)
+        return tensor.pin_memory() if self.pin_memory else tensor
 
 
 # What torch's loader takes in this order, after the dataset and the batch size.
@@ -220,12 +222,11 @@ _MAX_BYTES_AHEAD = 128 << 20  # batches of images would fill the memory
 
 def _num_bytes(columns: Columns) -> int:
     """Count the bytes of a batch that arrays hold."""
-    return sum(getattr(values, "nbytes", 0) or _num_bytes_of_list(values) for values in columns.values())
-
-
-def _num_bytes_of_list(values: Any) -> int:
-    first = values[0] if isinstance(values, list) and values else None
-    return len(values) * int(getattr(first, "nbytes", 0))
+    num_bytes = 0
+    for values in columns.values():
+        first = values[0] if isinstance(values, list) and values else None
+        num_bytes += int(getattr(values, "nbytes", 0)) or len(values) * int(getattr(first, "nbytes", 0))
+    return num_bytes
 
 
 def _agree_on_batch_size(dataset: StreamingDataset, batch_size: int | None) -> None:
@@ -243,8 +244,3 @@ def _agree_on_batch_size(dataset: StreamingDataset, batch_size: int | None) -> N
             stacklevel=3,
         )
         dataset.batch_size = batch_size
-
-
-def _to_tensor(values: Any) -> Any:
-    is_number = getattr(values, "dtype", None) is not None and values.dtype.kind in "biufc"
-    return torch.from_numpy(values) if is_number else values

@@ -11,7 +11,7 @@ from penstock.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.data.stats import LoopStats, Stats
+    from penstock.counters import LoopStats, Stats
 
 VARIABLE = "PENSTOCK_WARN_WAITING"
 # Loops are looked at after so many seconds of taking batches and working on them. The first stretch only says where the

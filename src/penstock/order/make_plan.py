@@ -1,18 +1,13 @@
-"""From what a person says to a plan and a place in it: native or MosaicML-compatible, begun or resumed.
-
-To resume is to adopt what a state carries, refuse what does not fit, and change the mix only if told to.
-"""
+"""From what a person says to a plan and a place in it: the choice between native and MosaicML-compatible orders."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import ConfigError, ResumeError
 from penstock.order.base import orders
 from penstock.order.cursor import NATIVE_FIELDS, STATE_FIELDS, Cursor, check_fingerprint, read_state
-from penstock.order.epoch_order import History, MixSpec
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import (
     MOSAIC_FIELDS,
@@ -23,8 +18,9 @@ from penstock.order.mosaic.rules import (
     resume_at,
 )
 from penstock.order.mosaic.sampling import share_out
-from penstock.order.native import StreamPlan, check_schedule, name_plan
+from penstock.order.native import StreamPlan, check_schedule
 from penstock.order.options import OrderOptions, StreamShards
+from penstock.order.resume import resume
 from penstock.order.state_fields import check_fields, describe_kind, refuse
 from penstock.order.weights import count_samples, read_epoch_size
 
@@ -35,6 +31,8 @@ if TYPE_CHECKING:
     from penstock.order.plan import BatchingMethod, EpochEnd, Plan
     from penstock.order.schedule import MixSchedule
     from penstock.order.world import World
+
+_Options = TypeVar("_Options", OrderOptions, MosaicOptions)
 
 MOSAIC = "mosaic"
 NATIVE = "native"
@@ -67,7 +65,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         """Refuse at once what no order could follow, and not only when a plan is made."""
         order = choose_order(self)
-        _mosaic_options(self, None)
+        _take(MosaicOptions, self)
         if order == MOSAIC:
             _check_mosaic(self)
         else:
@@ -165,19 +163,21 @@ def check_state(settings: RunSettings, state: Mapping[str, Any]) -> dict[str, An
 def _native_options(order: str, settings: RunSettings, num_ranks: int, global_batch_size: int) -> OrderOptions:
     fixes_batch = settings.batching_method != "random"
     fixes_device_batch = settings.batching_method == "device_per_stream"
-    return OrderOptions(
+    return _take(
+        OrderOptions,
+        settings,
         order=order,
         seed=settings.shuffle_seed,
-        shuffle=settings.shuffle,
-        num_canonical_nodes=settings.num_canonical_nodes,
-        shuffle_block_size=settings.shuffle_block_size,
         epoch_size=read_epoch_size(settings.epoch_size),
-        epoch_end=settings.epoch_end,
-        batching_method=settings.batching_method,
         global_batch_size=global_batch_size if fixes_batch else None,
         device_batch_size=global_batch_size // num_ranks if fixes_device_batch else None,
-        schedule=settings.schedule,
     )
+
+
+def _take(kind: type[_Options], settings: RunSettings, **others: Any) -> _Options:
+    """Make options of the settings that they share under the same names, and of others."""
+    shared = {each.name for each in fields(kind)} & _DEFAULTS.keys() - others.keys()
+    return kind(**{name: getattr(settings, name) for name in shared}, **others)
 
 
 def _check_mosaic(settings: RunSettings) -> None:
@@ -185,23 +185,6 @@ def _check_mosaic(settings: RunSettings) -> None:
         raise ConfigError(
             "epoch_end and schedule do not work with order='mosaic': leave them out, or use order='native'"
         )
-
-
-def _mosaic_options(settings: RunSettings, batch_size: int | None) -> MosaicOptions:
-    return MosaicOptions(
-        mosaic_version=settings.mosaic_version,
-        epoch_size=settings.epoch_size,
-        sampling_method=settings.sampling_method,
-        sampling_granularity=settings.sampling_granularity,
-        partition_algo=settings.partition_algo,
-        num_canonical_nodes=settings.num_canonical_nodes,
-        batch_size=batch_size,
-        shuffle=settings.shuffle,
-        shuffle_algo=settings.shuffle_algo,
-        shuffle_seed=settings.shuffle_seed,
-        shuffle_block_size=settings.shuffle_block_size,
-        batching_method=settings.batching_method,
-    )
 
 
 def _plan_mosaic(
@@ -216,7 +199,7 @@ def _plan_mosaic(
     begun = None if state is None else MosaicState.from_dict(state)
     plan = MosaicPlan.make(
         [stream.lengths.tolist() for stream in streams],
-        _mosaic_options(settings, global_batch_size // world.num_ranks),
+        _take(MosaicOptions, settings, batch_size=global_batch_size // world.num_ranks),
         num_nodes=world.num_nodes,
         weights=[stream.weight for stream in streams],
         state=begun,
@@ -232,103 +215,3 @@ def _plan_mosaic(
         if plan.pads_epochs and "pads_epochs" not in state and at.position >= plan.epoch_size(at.epoch):
             at = Cursor(at.epoch + 1)  # as the releases went on that wrote such states
     return plan, at
-
-
-_MOST_LANES = 1 << 16
-
-
-def resume(plan: StreamPlan, state: dict[str, Any], *, allow_mix_change: bool = False) -> tuple[StreamPlan, Cursor]:
-    """Return the plan that goes on from a state, and where: seed, lanes, windows and mix are the state's.
-
-    With `allow_mix_change`, other weights, or streams that came or went, take effect from the cursor on;
-    every stream that was there before goes on at its own position.
-    """
-    cursor = read_state(state, order=plan.options.order)
-    check_fields(state, NATIVE_FIELDS, "a StreamingDataset or its loader")
-    _check_same_order(plan.options, state)
-    before = _read_mix(state["mix"], state)
-    _check_streams(plan, state)
-    mixes = [(past["until"], _read_mix(past["mix"], state)) for past in state["history"]]
-    ends = [0, *(until for until, _ in mixes), cursor.position]
-    if ends != sorted(ends):
-        raise refuse("history", ends[1:-1], f"positions up to {cursor.position}, in order")
-    is_changed = before != plan.mix
-    if is_changed:
-        _announce_change(before, plan.mix, cursor, is_allowed=allow_mix_change)
-        if cursor.position:
-            mixes.append((cursor.position, before))
-    lanes, options = state["lanes"], replace(plan.options, seed=state["seed"], num_canonical_nodes=state["lanes"])
-    windows = {stream.name: state["windows"].get(stream.name, plan.windows[stream.name]) for stream in plan.streams}
-    if not is_changed:  # which also vouches for lanes and windows, that take memory
-        check_fingerprint(state, name_plan(plan.streams, options, plan.mix, lanes, windows))
-    elif lanes > max(_MOST_LANES, plan.num_lanes):
-        raise refuse("lanes", lanes, f"at most {_MOST_LANES} where the mix has changed")
-    resumed = StreamPlan(
-        streams=plan.streams,
-        options=options,
-        mix=plan.mix,
-        num_lanes=lanes,
-        windows=windows,
-        history=History(epoch=cursor.epoch, mixes=tuple(mixes), sizes=dict(state["sizes"])) if mixes else None,
-        mixed_anew=None if state.get("mixes_alike", state["shuffle"]) else cursor.epoch,
-    )
-    size = resumed.epoch_size(cursor.epoch)  # not every mix can change everywhere: better said now than later
-    if cursor.position > size and not is_changed:
-        raise refuse("position", cursor.position, f"one of an epoch of {size} samples")
-    return resumed, cursor
-
-
-def _read_mix(described: dict[str, Any], state: dict[str, Any]) -> MixSpec:
-    names, counts = described["names"], described["counts"]
-    if not len(names) == len(counts) == len(set(names)) or not set(names) <= set(state["sizes"]) or not sum(counts):
-        raise refuse("mix", described, "a number of samples for each stream that has a size")
-    try:
-        mix = MixSpec.read(described)
-    except (ConfigError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise ResumeError(f"the state has a mix that cannot be: {error}") from error
-    if mix.schedule is None or len(mix.schedule.proportions[0]) == len(names):
-        return mix
-    raise refuse("mix", described, "proportions of all streams")
-
-
-def _check_same_order(options: OrderOptions, state: dict[str, Any]) -> None:
-    fixed = ["shuffle", "batching_method"]
-    if options.batching_method != "random":
-        fixed.append("global_batch_size")
-    if options.batching_method == "device_per_stream":
-        fixed.append("device_batch_size")
-    for name in fixed:
-        if state.get(name) != getattr(options, name):
-            raise ResumeError(
-                f"the state was saved with {name}={state.get(name)!r}, but this run has {getattr(options, name)!r},"
-                f" which means another order: set {name}={state.get(name)!r}"
-            )
-
-
-def _check_streams(plan: StreamPlan, state: dict[str, Any]) -> None:
-    for stream in plan.streams:
-        known = state["streams"].get(stream.name)
-        if known is not None and known != stream.fingerprint:
-            raise ResumeError(
-                f"the shards of stream {stream.name!r} have changed since the state was saved"
-                f" ({state['sizes'].get(stream.name)} samples then, {stream.num_samples} now): use the same data, or"
-                " give the new data another name and pass allow_mix_change=True"
-            )
-
-
-def _announce_change(before: MixSpec, after: MixSpec, cursor: Cursor, *, is_allowed: bool) -> None:
-    was = dict(zip(before.names, before.counts, strict=True))
-    now = dict(zip(after.names, after.counts, strict=True))
-    change = f"samples per epoch were {was} and are now {now}"
-    if before.schedule != after.schedule:
-        change += "; the schedule is another one"
-    if not is_allowed:
-        raise ResumeError(
-            f"the mix has changed since the state was saved: {change}. Restore it, or pass allow_mix_change=True"
-            " to continue with the new one"
-        )
-    warnings.warn(
-        f"the mix changes at epoch {cursor.epoch}, position {cursor.position}: {change}. Each stream continues at"
-        " its own position",
-        stacklevel=3,
-    )

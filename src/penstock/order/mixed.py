@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -108,8 +108,8 @@ class EpochMix:
         return phases, rows_taken
 
 
-class MixedOrder:
-    """Positions of an epoch → ids, over all streams."""
+class _OrderOfMixes:
+    """What both kinds of orders over all streams are made of."""
 
     def __init__(
         self,
@@ -126,6 +126,30 @@ class MixedOrder:
         self._num_lanes, self._block_rows, self._seed = num_lanes, block_rows, seed
         self._versions_of, self._mix_of, self._is_shuffled = versions_of, mix_of, is_shuffled
         self._epochs: LRU[EpochMix] = LRU(2)
+
+    def mix(self, epoch: int) -> EpochMix:
+        """Return the mix of an epoch, counted in what is mixed."""
+        return self._epochs(epoch, lambda: self._make_epoch(epoch, self._versions_of(epoch)))
+
+    def taken(self, epoch: int, versions: Sequence[Version], position: int) -> dict[str, int]:
+        """Count what each stream gives before a position, if an epoch is planned like this."""
+        return self._make_epoch(epoch, versions).taken(position)
+
+    def _make_epoch(self, epoch: int, versions: Sequence[Version], word: str = "mix") -> EpochMix:
+        return EpochMix(
+            versions,
+            num_lanes=self._num_lanes,
+            block_rows=self._block_rows,
+            key=hash_key(word, self._seed, self._mix_of(epoch)),
+            is_shuffled=self._is_shuffled,
+        )
+
+
+class MixedOrder(_OrderOfMixes):
+    """Positions of an epoch → ids, over all streams."""
+
+    def __init__(self, streams: Sequence[StreamOrder], *, num_lanes: int, **others: Any) -> None:
+        super().__init__(streams, num_lanes=num_lanes, **others)
         self._chunks: LRU[Chunk] = LRU(2 * num_lanes + 2)
         self._scattered = ScatteredIds(2 * ROWS_AT_ONCE * num_lanes + 4 * _MIN_SCATTERED * len(streams))
 
@@ -137,10 +161,6 @@ class MixedOrder:
     def size(self, epoch: int) -> int:
         """Count the positions of an epoch."""
         return self.mix(epoch).size
-
-    def mix(self, epoch: int) -> EpochMix:
-        """Return the mix of an epoch."""
-        return self._epochs(epoch, lambda: self._make_epoch(epoch, self._versions_of(epoch)))
 
     def ids(self, epoch: int, positions: range) -> Int64Array:
         """Return the ids at evenly spaced positions of an epoch."""
@@ -181,19 +201,6 @@ class MixedOrder:
     def _rows_taken(self, mix: EpochMix, position: int) -> dict[str, Int64Array]:
         phase = mix.phases[max(0, bisect_right(mix.phases, position, key=lambda phase: phase.segment.start) - 1)]
         return mix.rows_taken_at(phase, min(position, phase.stop))
-
-    def taken(self, epoch: int, versions: Sequence[Version], position: int) -> dict[str, int]:
-        """Count the samples that each stream gives before a position, if an epoch is planned like this."""
-        return self._make_epoch(epoch, versions).taken(position)
-
-    def _make_epoch(self, epoch: int, versions: Sequence[Version]) -> EpochMix:
-        return EpochMix(
-            versions,
-            num_lanes=self._num_lanes,
-            block_rows=self._block_rows,
-            key=hash_key("mix", self._seed, self._mix_of(epoch)),
-            is_shuffled=self._is_shuffled,
-        )
 
     def _read(self, epoch: int, mix: EpochMix, phase: Phase, lane: int, mixed: Mixed) -> Chunk:
         local_lane = (lane - phase.segment.start) % self._num_lanes
@@ -297,31 +304,16 @@ class Units:
         return num_samples * per_pass // stream_size if stream_size else 0
 
 
-class UnitOrder:
+class UnitOrder(_OrderOfMixes):
     """Positions of an epoch → ids, with whole units of one stream each."""
 
-    def __init__(
-        self,
-        streams: Sequence[StreamOrder],
-        *,
-        units: Units,
-        seed: int,
-        versions_of: Callable[[int], Sequence[Version]],
-        mix_of: Callable[[int], int],
-        is_shuffled: bool,
-    ) -> None:
-        self._streams = {stream.name: stream for stream in streams}
-        self._units, self._seed = units, seed
-        self._versions_of, self._mix_of, self._is_shuffled = versions_of, mix_of, is_shuffled
-        self._epochs: LRU[EpochMix] = LRU(2)
+    def __init__(self, streams: Sequence[StreamOrder], *, units: Units, **others: Any) -> None:
+        super().__init__(streams, num_lanes=units.num_lanes, block_rows=_UNIT_ROWS, **others)
+        self._units = units
 
     def size(self, epoch: int) -> int:
         """Count the positions of an epoch: whole global batches only."""
         return self.mix(epoch).size // self._units.per_batch * self._units.batch_size
-
-    def mix(self, epoch: int) -> EpochMix:
-        """Return the mix of an epoch, counted in units."""
-        return self._epochs(epoch, lambda: self._make_epoch(epoch, self._versions_of(epoch)))
 
     def ids(self, epoch: int, positions: range) -> Int64Array:
         """Return the ids at evenly spaced positions of an epoch."""
@@ -340,18 +332,8 @@ class UnitOrder:
         at_places: Int64Array = listed.ravel()[which * len(members) + places // members.step]
         return at_places
 
-    def taken(self, epoch: int, versions: Sequence[Version], position: int) -> dict[str, int]:
-        """Count the units that each stream gives before a unit, if an epoch is planned like this."""
-        return self._make_epoch(epoch, versions).taken(position)
-
-    def _make_epoch(self, epoch: int, versions: Sequence[Version]) -> EpochMix:
-        return EpochMix(
-            versions,
-            num_lanes=self._units.num_lanes,
-            block_rows=_UNIT_ROWS,
-            key=hash_key("units", self._seed, self._mix_of(epoch)),
-            is_shuffled=self._is_shuffled,
-        )
+    def _make_epoch(self, epoch: int, versions: Sequence[Version], word: str = "units") -> EpochMix:
+        return super()._make_epoch(epoch, versions, word)
 
     def _read(self, epoch: int, units: Int64Array, members: range) -> Int64Array:
         """List the ids of some members of units of the epoch, in rising order: [unit][member]."""

@@ -36,48 +36,64 @@ def pool_size(sizes: Int64Array, most_shards: int, most_bytes: int | None) -> in
 
 
 class _Layout(NamedTuple):
-    """The pools of one pass: all shards in their order, and where each pool begins among shards and positions."""
+    """The episodes of one pass in their order, in groups: where each begins among episodes, and among samples."""
 
     shards: Int64Array
     first_shards: Int64Array
-    first_positions: Int64Array
+    first_places: Int64Array
 
 
-class EpisodePool:
-    """One stream whose shards are episodes; `window` says how many of them make up a pool."""
+class _EpisodeOrder:
+    """What both orders know of the episodes of a stream; `window` of them make up a pool."""
 
-    def __init__(self, lengths: Int64Array, *, seed: int, stream: str, num_lanes: int, window: int) -> None:
+    def __init__(self, lengths: Int64Array, *, seed: int, stream: str, num_lanes: int) -> None:
         self._spans = IdSpans(lengths)
         self._lengths = np.asarray(lengths, dtype=np.int64)
         self._filled = np.flatnonzero(self._lengths)
         self.num_samples, self.num_lanes = self._spans.num_samples, num_lanes
-        self._num_pools = max(1, -(-len(self._filled) // window))
         self._seed, self._stream = seed, stream
         self._layouts: LRU[_Layout] = LRU(2)
+
+    def _layout(self, epoch: int, pass_id: int) -> _Layout:
+        def lay_out() -> _Layout:
+            key = hash_key("episodes", self._seed, self._stream, epoch, pass_id)
+            shards = self._filled[permutation(key, len(self._filled))]
+            ends = np.concatenate([[0], np.cumsum(self._lengths[shards])])
+            first_shards = self._first_shards()
+            return _Layout(shards, first_shards, ends[first_shards])
+
+        return self._layouts((epoch, pass_id), lay_out)
+
+    def _first_shards(self) -> Int64Array:
+        """Cut the shuffled episodes into groups: where each begins, and where the last one ends."""
+        raise NotImplementedError
+
+
+class EpisodePool(_EpisodeOrder):
+    """One stream whose shards are episodes; `window` says how many of them make up a pool."""
+
+    def __init__(self, lengths: Int64Array, *, seed: int, stream: str, num_lanes: int, window: int) -> None:
+        super().__init__(lengths, seed=seed, stream=stream, num_lanes=num_lanes)
+        self._num_pools = max(1, -(-len(self._filled) // window))
         self._pools: LRU[Int64Array] = LRU(3)
 
     def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
         """Return the ids at evenly spaced positions of a pass."""
-        layout = self._layouts((epoch, pass_id), lambda: self._lay_out(epoch, pass_id))
+        layout = self._layout(epoch, pass_id)
         wanted = np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
         if not len(wanted):
             return wanted
-        pools = np.searchsorted(layout.first_positions, wanted, side="right") - 1
+        pools = np.searchsorted(layout.first_places[:-1], wanted, side="right") - 1
         parts = []
         for pool in range(int(pools[0]), int(pools[-1]) + 1):
-            places = wanted[pools == pool] - layout.first_positions[pool]
+            places = wanted[pools == pool] - layout.first_places[pool]
             if len(places):
                 parts.append(self._pool(epoch, pass_id, layout, pool)[places])
         return np.concatenate(parts)
 
-    def _lay_out(self, epoch: int, pass_id: int) -> _Layout:
-        count = len(self._filled)
-        key = hash_key("episodes", self._seed, self._stream, epoch, pass_id)
-        shards = self._filled[permutation(key, count)]
+    def _first_shards(self) -> Int64Array:
         # Equal pools, so that the last one mixes as well as the others.
-        first_shards = np.arange(self._num_pools + 1, dtype=np.int64) * count // self._num_pools
-        ends = np.concatenate([[0], np.cumsum(self._lengths[shards])])
-        return _Layout(shards, first_shards, ends[first_shards[:-1]])
+        return np.arange(self._num_pools + 1, dtype=np.int64) * len(self._filled) // self._num_pools
 
     def _pool(self, epoch: int, pass_id: int, layout: _Layout, pool: int) -> Int64Array:
         """Return the ids of a pool in their order."""
@@ -96,15 +112,7 @@ SLICE = 8  # samples of a slot in a window: few, since all pictures of a window 
 MOST_SLOTS = 64  # a larger pool has several episodes in each slot
 
 
-class _GroupLayout(NamedTuple):
-    """The episodes of one pass in their order, in groups, and the place at which each group begins."""
-
-    shards: Int64Array
-    first_shards: Int64Array
-    first_places: Int64Array
-
-
-class KeyframeOrder:
+class KeyframeOrder(_EpisodeOrder):
     """One stream whose shards are episodes; `window` says how many of them make up a pool.
 
     Args:
@@ -126,21 +134,16 @@ class KeyframeOrder:
         window: int,
         stretches: Int64Array | None = None,
     ) -> None:
-        self._spans = IdSpans(lengths)
-        self._lengths = np.asarray(lengths, dtype=np.int64)
-        self._filled = np.flatnonzero(self._lengths)
-        self.num_samples, self.num_lanes = self._spans.num_samples, num_lanes
+        super().__init__(lengths, seed=seed, stream=stream, num_lanes=num_lanes)
         self._stretches = np.zeros(0, np.int64) if stretches is None else stretches
         self._slots = max(1, min(window, MOST_SLOTS) // num_lanes)  # of each lane
         self._group = max(1, window // (self._slots * num_lanes))  # episodes that are shuffled together
-        self._seed, self._stream = seed, stream
-        self._layouts: LRU[_GroupLayout] = LRU(2)
         self._groups: LRU[Int64Array] = LRU(3 * self._slots * num_lanes)
         self._windows: LRU[Int64Array] = LRU(2 * num_lanes)
 
     def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
         """Return the ids at evenly spaced positions of a pass."""
-        layout = self._layouts((epoch, pass_id), lambda: self._lay_out(epoch, pass_id))
+        layout = self._layout(epoch, pass_id)
 
         def chunk_at(lane: int, place: int) -> Chunk:
             window = place // (self._slots * SLICE)
@@ -156,14 +159,11 @@ class KeyframeOrder:
         """Count the samples of the shorter slots of a lane; the others have one more."""
         return lane_length(self.num_samples, self.num_lanes, lane) // self._slots
 
-    def _lay_out(self, epoch: int, pass_id: int) -> _GroupLayout:
+    def _first_shards(self) -> Int64Array:
         count = len(self._filled)
-        shards = self._filled[permutation(hash_key("episodes", self._seed, self._stream, epoch, pass_id), count)]
-        first_shards = np.append(np.arange(0, count, self._group, dtype=np.int64), count)
-        ends = np.concatenate([[0], np.cumsum(self._lengths[shards])])
-        return _GroupLayout(shards, first_shards, ends[first_shards])
+        return np.append(np.arange(0, count, self._group, dtype=np.int64), count)
 
-    def _shuffle(self, layout: _GroupLayout, epoch: int, pass_id: int, lane: int, window: int) -> Int64Array:
+    def _shuffle(self, layout: _Layout, epoch: int, pass_id: int, lane: int, window: int) -> Int64Array:
         """Return the ids of a window in their order."""
         begin = lane_start(self.num_samples, self.num_lanes, lane)
         length = lane_length(self.num_samples, self.num_lanes, lane)
@@ -178,7 +178,7 @@ class KeyframeOrder:
         ids = np.concatenate(parts)
         return ids[permutation(hash_key("window", self._seed, self._stream, epoch, pass_id, lane, window), len(ids))]
 
-    def _places(self, layout: _GroupLayout, epoch: int, pass_id: int, first: int, end: int) -> list[Int64Array]:
+    def _places(self, layout: _Layout, epoch: int, pass_id: int, first: int, end: int) -> list[Int64Array]:
         """Return the ids at some places in a row, before they are shuffled."""
         parts = []
         group = int(np.searchsorted(layout.first_places, first, side="right")) - 1
@@ -188,7 +188,7 @@ class KeyframeOrder:
             first, group = stop, group + 1
         return parts
 
-    def _ids_of_group(self, layout: _GroupLayout, epoch: int, pass_id: int, group: int) -> Int64Array:
+    def _ids_of_group(self, layout: _Layout, epoch: int, pass_id: int, group: int) -> Int64Array:
         def shuffle() -> Int64Array:
             shards = np.sort(layout.shards[layout.first_shards[group] : layout.first_shards[group + 1]])
             starts, ends = self._spans.starts[shards], self._spans.starts[shards + 1]

@@ -24,11 +24,10 @@ from penstock.interrupts import WaitingFor
 from penstock.order.lru import LRU
 from penstock.pipeline.cutting import Cut, CutSource, find_cuts, plan_cuts
 from penstock.pipeline.stages import BaseStage, hold_in_memory, storage_options
-from penstock.publish.engines import ProcessPool, RayEngine
-from penstock.publish.materialise import ThisProcess, materialise
+from penstock.publish.dataset_writer import MANIFEST_NAME, SaveSettings
+from penstock.publish.engines import ProcessPool, RayEngine, ThisProcess
+from penstock.publish.materialise import PARTS_VERSION, PLAN_LOCK, PLAN_NAME, PartsTarget, materialise, part_name
 from penstock.publish.mds_files import infer_columns
-from penstock.publish.parts import PARTS_VERSION, PLAN_LOCK, PLAN_NAME, PartsTarget, part_name
-from penstock.publish.settings import MANIFEST_NAME, SaveSettings
 from penstock.publish.sizes import PROBE_ROWS
 from penstock.sources.base import ShardedSource, TransformedShardedSource
 from penstock.sources.code_digest import why_none, with_code
@@ -46,14 +45,14 @@ from penstock.storage.url_names import join_url
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.data.dataset import StreamingDataset
     from penstock.pipeline.config import HashFunction
     from penstock.pipeline.observing import Observer
     from penstock.pipeline.stages import Data, PipelineContext
-    from penstock.publish.materialise import Engine
-    from penstock.publish.parts import PartDone
+    from penstock.publish.engines import Engine
+    from penstock.publish.materialise import PartDone
     from penstock.reading.source import CodeDigest
     from penstock.sources.transforms import AnyTransform
     from penstock.types import Sample
@@ -74,7 +73,7 @@ class CacheStage(BaseStage):
     def process(self, data: Data, context: PipelineContext) -> Data:
         """Build or find the caches."""
         config, made = context.config, dict(data)
-        for name, dataset in zip(config.names, config.datasets, strict=True):
+        for name, dataset in config.named.items():
             if self.config.enabled and dataset.cache_enabled and name in made:
                 made[name] = self._cache(made[name], name, dataset.cache_path or self.config.cache_dir, context)
         return made
@@ -115,7 +114,7 @@ class CacheStage(BaseStage):
             num_parts = len(tasks.cuts)
             engine: Engine = ProcessPool(config.num_workers) if config.num_workers else ThisProcess()
             if ray.enabled:
-                engine = RayEngine(ray.num_workers, ray.resources_per_worker, ray.use_gpu, ray.object_store_memory)
+                engine = RayEngine(**ray.arguments("enabled"))
             build = partial(_build, tasks, target, engine, name, observer)
             if config.wait:
                 build(lambda _: None, lambda: False)
@@ -144,7 +143,7 @@ def follow_plan(source: ShardedSource, target: PartsTarget, part_size: int | str
             infos = [source.get_shard_info(name) for name in source.shard_names]
             cuts = plan_cuts(infos, max(1, parse_bytes(part_size)), partial(find_cuts, source))
             plan = {"columns": infer_columns(first), "parts": [cut.to_list() for cut in cuts]}
-            target.write_plan(plan)
+            target.write(PLAN_NAME, plan)
     settings = replace(target.settings, columns=plan["columns"], drops_extra=False)
     return CutSource(source, [Cut(*part) for part in plan["parts"]]), replace(target, settings=settings)
 
@@ -177,7 +176,10 @@ def _build(
 def _fresh_manifest(target: PartsTarget, expiry_s: float | None) -> dict[str, Any] | None:
     """Read the manifest of a cache that is whole; one that is too old, or of another version, is removed."""
     manifest = target.read(MANIFEST_NAME)
-    if manifest is None or _is_fresh(manifest, expiry_s):
+    if manifest is None:
+        return None
+    is_fresh = expiry_s is None or manifest["finished_at"] + expiry_s > time.time()
+    if is_fresh and manifest.get("version") == PARTS_VERSION:
         return manifest
     with target.hold(PLAN_LOCK, waits=True):
         if target.read(MANIFEST_NAME) == manifest:
@@ -185,13 +187,7 @@ def _fresh_manifest(target: PartsTarget, expiry_s: float | None) -> dict[str, An
     return None
 
 
-def _is_fresh(manifest: Mapping[str, Any], expiry_s: float | None) -> bool:
-    if manifest.get("version") != PARTS_VERSION:
-        return False
-    return expiry_s is None or manifest["finished_at"] + expiry_s > time.time()
-
-
-# --- Reading ---
+# --- Reading -------------------------------------------------------------------------------------------------
 
 
 class CachedShardedSource(ShardedSource):
@@ -376,7 +372,7 @@ def _copy(sample: Sample) -> Sample:
     }
 
 
-# --- While it is built ---
+# --- While it is built ---------------------------------------------------------------------------------------
 
 
 class BackgroundBuild:
@@ -432,7 +428,7 @@ def _fail(futures: list[Future[Any]], error: BaseException) -> None:
             future.set_exception(error)
 
 
-# --- What it is keyed by ---
+# --- What it is keyed by -------------------------------------------------------------------------------------
 
 
 def order_fingerprint_by(source: ShardedSource, how: HashFunction) -> str | None:
@@ -480,11 +476,6 @@ def describe(source: ShardedSource, fingerprint: str) -> dict[str, Any]:
         "code": [each[:2] for each in source.code_digests],
         "tokenizers": [each.tokenizer_hash for each in transforms if isinstance(each, TokenizeTransform)],
     }
-
-
-def cache_name(fingerprint: str, stored_as: dict[str, Any]) -> str:
-    """Name a cache by all that its files depend on."""
-    return _digest([fingerprint, stored_as])[:32]
 
 
 def _digest(values: Any) -> str:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.order.quota import exact_shares
-from penstock.publish.settings import SaveFormat  # noqa: TC001
+from penstock.publish.dataset_writer import SaveFormat  # noqa: TC001
 from penstock.sources.mix.weights import ScheduleUnit, WeightSchedulePoint, WeightScheduler
 from penstock.sources.pack.rows import LongDocuments  # noqa: TC001
 from penstock.sources.tokens.tokenizers import TokenizerConfig  # noqa: TC001
@@ -58,6 +58,10 @@ class Settings:
 
     def _check(self) -> None:
         """Refuse what does not fit together."""
+
+    def arguments(self, *but: str) -> dict[str, Any]:
+        """Return all fields except some, as arguments of what they are the settings of."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in but}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,11 +290,16 @@ class PipelineConfig(Settings):
         """The names of all datasets."""
         return [dataset.name or f"dataset_{number}" for number, dataset in enumerate(self.datasets)]
 
+    @property
+    def named(self) -> dict[str, DatasetConfig]:
+        """All datasets by their names."""
+        return dict(zip(self.names, self.datasets, strict=True))
+
     def get_dataset_by_name(self, name: str) -> DatasetConfig:
         """Return the dataset of a name."""
         try:
-            return self.datasets[self.names.index(name)]
-        except ValueError:
+            return self.named[name]
+        except KeyError:
             raise ConfigError(f"there is no dataset {name!r}: there are {', '.join(self.names)}") from None
 
     def validate(self) -> list[str]:

@@ -51,14 +51,18 @@ class Cut:
 
 
 def plan_cuts(
-    shards: Sequence[ShardInfo | None], max_bytes: int, find_cuts: FindCuts = lambda _number, _bytes: []
+    shards: Sequence[ShardInfo | None],
+    max_bytes: int,
+    find_cuts: FindCuts = lambda _number, _bytes: [],
+    most_parts: int | None = _ENOUGH_PARTS,
 ) -> list[Cut]:
     """Cut a source into tasks of about so many stored bytes: the same for the same shards.
 
     Small shards are taken together. One of unknown size is a part of its own. One that is so large that there would be
-    few parts is cut into pieces, if it can be.
+    fewer than `most_parts` is cut into pieces, if it can be; without that number, cuts do not change with later shards.
     """
-    piece = max(max_bytes, sum(shard.byte_size or 0 for shard in shards if shard is not None) // _ENOUGH_PARTS)
+    total = sum(shard.byte_size or 0 for shard in shards if shard is not None)
+    piece = max_bytes if most_parts is None else max(max_bytes, total // most_parts)
     parts: list[Cut] = []
     first, filled = 0, 0.0
     for number, shard in enumerate(shards):
@@ -103,16 +107,11 @@ class CutSource:
 
     def open_task(self, number: int) -> SampleIterator:
         """Open the samples of a task."""
-        return iter(select_part(self.source, self.cuts[number]))
-
-
-def select_part(source: ShardedSource, part: Cut) -> ShardedSource:
-    """Return the samples of a part."""
-    names = list(source.shard_names[part.first : part.end])
-    files = _files_of(source)
-    if part.begin is None or files is None:
-        return _SelectedShards(source, names)
-    return _over(source, _ShardPart(files, names[0], part.begin, part.end_row))
+        cut, files = self.cuts[number], _files_of(self.source)
+        if cut.begin is None or files is None:
+            return self.source.iter_shards(range(cut.first, cut.end))
+        name = self.source.shard_names[cut.first]
+        return iter(_over(self.source, _ShardPart(files, name, cut.begin, cut.end_row)))
 
 
 def find_cuts(source: ShardedSource, shard: int, num_bytes: int) -> list[State]:
@@ -146,23 +145,6 @@ def _over(source: ShardedSource, files: ShardedSource) -> ShardedSource:
         num_workers=source.num_workers,
         worker_kind=source.worker_kind,
     )
-
-
-class _SelectedShards(ShardedSource):
-    """Some shards of a source, in order."""
-
-    def __init__(self, source: ShardedSource, names: Sequence[str]) -> None:
-        self._source, self._names = source, names
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._names
-
-    def get_shard_info(self, shard_name: str) -> ShardInfo | None:
-        return self._source.get_shard_info(shard_name)
-
-    def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
-        return self._source.open_stage(shard_name, row)
 
 
 class _ShardPart(ShardedSource):

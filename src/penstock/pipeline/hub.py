@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ObjectNotFoundError
-from penstock.publish.settings import MANIFEST_NAME, is_saved_file
+from penstock.publish.dataset_writer import MANIFEST_NAME, is_saved_file
 from penstock.storage.base import open_store, resolve_store, url_scheme
 from penstock.storage.hub import HubStore
 from penstock.storage.local import LocalStore
@@ -76,7 +77,8 @@ def push_to_hub(
     A card says what there is and how to read it. One that was written by hand stays as it is.
     """
     url = f"hf://datasets/{repo_id}"
-    options = {"hf": {**_hub_options(storage_options), **({"token": token} if token else {})}}
+    of_hub = (storage_options or {}).get("hf")
+    options = {"hf": {**(of_hub if isinstance(of_hub, dict) else {}), **({"token": token} if token else {})}}
     store = open_store(resolve_store(url, options))
     assert isinstance(store, HubStore)  # noqa: S101  which is what such a URL names
     store.make_repo(private=private)
@@ -90,7 +92,10 @@ def push_to_hub(
         for info in store.list(f"{each.name}/")
         if info.key not in files and is_saved_file(info.key.removeprefix(f"{each.name}/"))
     ]
-    if _may_write_card(store):
+    card = ""
+    with suppress(ObjectNotFoundError):
+        card = store.read(CARD_NAME).decode(errors="replace")
+    if not card or _MARK in card:
         files[CARD_NAME] = make_card(repo_id, saved).encode()
     num_rows = sum(each.num_rows for each in saved)
     store.change(files, stale, f"Upload {', '.join(each.name for each in saved)}: {num_rows:,} samples")
@@ -104,10 +109,10 @@ def make_card(repo_id: str, saved: Sequence[SavedFolder]) -> str:
         if each.format in _READERS
     )
     head = f"---\nconfigs:\n{configs}---\n" if configs else ""
-    rows = "".join(
-        f"| {each.name} | {each.format} | {each.num_rows:,} | {_num_shards(each):,} | {each.num_bytes:,} |\n"
-        for each in saved
-    )
+    rows = ""
+    for each in saved:
+        num_shards = sum(name.startswith("shard") for name, _ in each.files)
+        rows += f"| {each.name} | {each.format} | {each.num_rows:,} | {num_shards:,} | {each.num_bytes:,} |\n"
     reading = "\n".join(_reading(repo_id, each) for each in saved)
     return (
         f"{head}# {repo_id.partition('/')[2]}\n\n{_MARK}\n\n"
@@ -122,20 +127,3 @@ def _reading(repo_id: str, each: SavedFolder) -> str:
         return f'from penstock import StreamingDataset\n\ndataset = StreamingDataset(remote="{url}", shuffle=True)'
     reader = _READERS[each.format]
     return f'from penstock import {reader}\n\nsource = {reader}("{url}/shard-*")'
-
-
-def _num_shards(each: SavedFolder) -> int:
-    return sum(name.startswith("shard") for name, _ in each.files)
-
-
-def _may_write_card(store: HubStore) -> bool:
-    try:
-        return _MARK in store.read(CARD_NAME).decode(errors="replace")
-    except ObjectNotFoundError:
-        return True
-
-
-def _hub_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options that are the Hub's among those of all stores."""
-    given = (options or {}).get("hf")
-    return dict(given) if isinstance(given, dict) else {}

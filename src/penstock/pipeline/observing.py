@@ -7,12 +7,12 @@ import logging
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import MissingExtraError
 from penstock.extras import require
-from penstock.publish.progress_bar import ProgressBar
-from penstock.status_line import StatusLine
+from penstock.status_line import Bar, ProgressBar, StatusLine
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -46,20 +46,14 @@ class Observer:
         """Make what shows the progress of one piece of work."""
         config, stream = self.config, self._stream or sys.stderr
         kind = config.progress_type if config.progress_enabled else "none"
-        if kind not in ("json", "none") and not is_wanted:
-            kind = "none"
         if kind == "json":
             return JsonLines(label, total, unit, stream, config.log_interval)
-        if kind == "none" or not StatusLine(stream).is_terminal:
-            return NoBar()
-        try:
-            if kind == "tqdm":
-                return TqdmBar(label, total, unit, stream)
-            if kind == "rich":
-                return RichBar(label, total, unit, stream)
-        except MissingExtraError:
-            pass  # the plain line needs nothing
-        return PlainLine(label, stream)
+        if kind == "none" or not is_wanted or not StatusLine(stream).is_terminal:
+            return Bar()
+        with suppress(MissingExtraError):  # the plain line needs nothing
+            if kind != "plain":
+                return (TqdmBar if kind == "tqdm" else RichBar)(label, total, unit, stream)
+        return ProgressBar(label, stream)
 
     def log(self, level: int, text: str, *args: Any) -> None:
         """Write a record to the log `penstock.pipeline`, if the settings want records of this level."""
@@ -120,96 +114,54 @@ class Watch:
         return f"{self._done:,}{of_all} {self._unit} in {seconds:.1f} s"
 
 
-class Bar(Protocol):
-    """Shows how far a piece of work is."""
-
-    def add(self, count: int, num_bytes: int) -> None:
-        """Show that so much more is done."""
-        ...
-
-    def close(self, *, is_whole: bool) -> None:
-        """Show the end, and leave it there."""
-        ...
-
-
-class NoBar:
-    """Shows nothing."""
-
-    def add(self, count: int, num_bytes: int) -> None:
-        """Show nothing."""
-
-    def close(self, *, is_whole: bool) -> None:
-        """Show nothing."""
-
-
-class PlainLine:
-    """A line that is written over in place."""
-
-    def __init__(self, label: str, stream: TextIO) -> None:
-        self._bar = ProgressBar(label, stream)
-        self._count = self._num_bytes = 0
-
-    def add(self, count: int, num_bytes: int) -> None:
-        """Show the sums, a few times a second."""
-        self._count += count
-        self._num_bytes += num_bytes
-        self._bar.update(self._count, self._num_bytes)
-
-    def close(self, *, is_whole: bool) -> None:  # noqa: ARG002
-        """Show the sums, and end the line."""
-        self._bar.close(self._count, self._num_bytes)
-
-
-class JsonLines:
+class JsonLines(Bar):
     """A line of JSON at the end, and one after so many calls; for machines, so also where there is no terminal."""
 
     def __init__(self, label: str, total: int | None, unit: str, stream: TextIO, interval: int) -> None:
+        super().__init__()
         self._about = {"work": label, "unit": unit, "total": total}
-        self._stream, self._interval = stream, interval
-        self._calls = self._count = self._num_bytes = 0
-        self._began = time.perf_counter()
+        self._stream, self._interval, self._calls = stream, interval, 0
 
-    def add(self, count: int, num_bytes: int) -> None:
+    def show(self) -> None:
         """Write a line if it is time for one."""
         self._calls += 1
-        self._count += count
-        self._num_bytes += num_bytes
         if self._calls % self._interval == 0:
-            self._write(state="running")
+            self._write("running")
 
-    def close(self, *, is_whole: bool) -> None:
+    def close(self, *, is_whole: bool = True) -> None:
         """Write the last line."""
-        self._write(state="done" if is_whole else "failed")
+        self._write("done" if is_whole else "failed")
 
     def _write(self, state: str) -> None:
-        seconds = round(time.perf_counter() - self._began, 3)
-        line = {**self._about, "done": self._count, "bytes": self._num_bytes, "seconds": seconds, "state": state}
-        self._stream.write(json.dumps(line) + "\n")
+        line = {"done": self.count, "bytes": self.num_bytes, "seconds": round(self.seconds, 3), "state": state}
+        self._stream.write(json.dumps({**self._about, **line}) + "\n")
         self._stream.flush()
 
 
-class TqdmBar:
+class TqdmBar(Bar):
     """A bar of tqdm, without the thread and the semaphore that it would make: processes here are forked."""
 
     def __init__(self, label: str, total: int | None, unit: str, stream: TextIO) -> None:
+        super().__init__()
         tqdm = require("tqdm", extra="progress", purpose="bars of tqdm").tqdm
         kind: Any = type("PenstockBar", (tqdm,), {"monitor_interval": 0})
         kind.set_lock(threading.RLock())
         self._bar = kind(desc=label, total=total, unit=f" {unit}", file=stream)
 
-    def add(self, count: int, num_bytes: int) -> None:  # noqa: ARG002
+    def show(self) -> None:
         """Move the bar."""
-        self._bar.update(count)
+        self._bar.update(self.count - self._bar.n)
 
-    def close(self, *, is_whole: bool) -> None:  # noqa: ARG002
+    def close(self, *, is_whole: bool = True) -> None:  # noqa: ARG002
         """Leave the bar as it is."""
         self._bar.close()
 
 
-class RichBar:
+class RichBar(Bar):
     """A bar of rich."""
 
     def __init__(self, label: str, total: int | None, unit: str, stream: TextIO) -> None:
+        super().__init__()
         progress = require("rich.progress", extra="progress", purpose="bars of rich")
         console = require("rich.console", extra="progress", purpose="bars of rich").Console(file=stream)
         self._progress = progress.Progress(
@@ -222,14 +174,14 @@ class RichBar:
         self._progress.start()
         self._shown_at = time.monotonic()
 
-    def add(self, count: int, num_bytes: int) -> None:  # noqa: ARG002
+    def show(self) -> None:
         """Move the bar, a few times a second."""
-        self._progress.update(self._task, advance=count)
+        self._progress.update(self._task, completed=self.count)
         if time.monotonic() - self._shown_at > 0.2:
             self._shown_at = time.monotonic()
             self._progress.refresh()
 
-    def close(self, *, is_whole: bool) -> None:  # noqa: ARG002
+    def close(self, *, is_whole: bool = True) -> None:  # noqa: ARG002
         """Leave the bar as it is."""
         self._progress.refresh()
         self._progress.stop()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from penstock.loaders.async_loader import Output
     from penstock.pipeline.config import (
         CacheStageConfig,
         LoadStageConfig,
@@ -75,19 +76,9 @@ class LoadStage(BaseStage):
 
     def process(self, data: Data, context: PipelineContext) -> Any:
         """Make the loader."""
-        config = self.config
-        loader = ObservedLoader(
-            joined(data),
-            config.batch_size,
-            config.prefetch_enabled,
-            config.prefetch_workers,
-            config.prefetch_buffer_size,
-            config.shuffle_buffer_size,
-            config.drop_last,
-            seed=context.seed,
-            shuffle=config.shuffle,
-            output="jax" if config.prefetch_to_device else "numpy",
-        )
+        output: Output = "jax" if self.config.prefetch_to_device else "numpy"
+        how = self.config.arguments("prefetch_to_device")
+        loader = ObservedLoader(joined(data), **how, seed=context.seed, output=output)
         loader.context = context
         return {"loader": loader}
 

@@ -15,8 +15,7 @@ from penstock.pipeline.config import DatasetConfig, ObservabilityConfig
 from penstock.pipeline.hub import SavedFolder, check_hub_target, push_to_hub
 from penstock.pipeline.observing import Observer
 from penstock.pipeline.stages import BaseStage, create_source, storage_options
-from penstock.publish.dataset_writer import WriteStats, learn_from, open_writer, save_samples
-from penstock.publish.settings import SaveSettings
+from penstock.publish.dataset_writer import SaveSettings, WriteStats, learn_from, open_writer, save_samples
 from penstock.sources.base import ShardedSource
 from penstock.sources.tokens.source import TokenizedShardedSource
 from penstock.sources.tokens.tokenizers import TokenizerConfig
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.config import PipelineConfig, SaveStageConfig
     from penstock.pipeline.stages import Data, PipelineContext
-    from penstock.publish.settings import FurtherOptions, SaveFormat, SaveOptions
+    from penstock.publish.dataset_writer import FurtherOptions, SaveFormat, SaveOptions
     from penstock.sources.iterators import SampleIterator
     from penstock.sources.transforms import AnySourceTransform
     from penstock.types import Sample
@@ -140,7 +139,7 @@ def save_iterator(
         return writer.finish()
 
 
-# --- Tokens ---
+# --- Tokens --------------------------------------------------------------------------------------------------
 
 
 def pretokenize(
@@ -205,7 +204,7 @@ def tokenize_and_save(
     return pretokenize(tokens, None, output_path, output_format, show_progress=show_progress, **options)
 
 
-# --- The stage ---
+# --- The stage -----------------------------------------------------------------------------------------------
 
 
 class SaveStage(BaseStage):
@@ -221,7 +220,7 @@ class SaveStage(BaseStage):
         """Check what would fail only after hours."""
         stage: SaveStageConfig = self.config
         if stage.enabled:
-            for name, dataset in zip(config.names, config.datasets, strict=True):
+            for name, dataset in config.named.items():
                 self._settings(config, dataset, name)
             if stage.push_to_hub:
                 paths = [path for dataset in config.datasets if (path := dataset.save_path)]
@@ -234,16 +233,14 @@ class SaveStage(BaseStage):
         if not stage.enabled:
             return data
         config = context.config
-        own = dict(zip(config.names, config.datasets, strict=True))
         places: dict[str, str] = {}
         for name, source in data.items():
-            dataset = own.get(name)
-            path = None if dataset is None else dataset.save_path
-            places[name] = path or join_url(os.fspath(stage.output_dir), name)
+            dataset = config.named.get(name) or DatasetConfig(data_files=name)  # of a mix
+            places[name] = dataset.save_path or join_url(os.fspath(stage.output_dir), name)
             settings = self._settings(config, dataset, name)
             with context.observer.watch("save", name) as work:
                 settings = replace(settings, on_rows=work.add)
-                if dataset is None or dataset.shard_column is None:
+                if dataset.shard_column is None:
                     self.saved[name] = save_source(source, places[name], settings)
                 else:
                     count = settings.num_shards or 1
@@ -258,17 +255,13 @@ class SaveStage(BaseStage):
             )
         return data
 
-    def _settings(self, config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> SaveSettings:
+    def _settings(self, config: PipelineConfig, dataset: DatasetConfig, name: str) -> SaveSettings:
         stage: SaveStageConfig = self.config
-        num_shards = (None if dataset is None else dataset.num_shards) or stage.num_shards
-        if dataset is not None and dataset.shard_column is not None and num_shards is None:
+        num_shards = dataset.num_shards or stage.num_shards
+        if dataset.shard_column is not None and num_shards is None:
             raise ConfigError(f"shard_column= of dataset {name!r} needs num_shards=, to divide its values among them")
-        return SaveSettings(
-            format=(None if dataset is None else dataset.save_format) or stage.format,
-            max_shard_size=stage.max_shard_size,
-            num_shards=num_shards,
-            compression=stage.compression,
-            overwrite=stage.overwrite,
-            resume=stage.resume,
-            storage_options=storage_options(config),
+        of_stage = stage.arguments(
+            "enabled", "output_dir", "push_to_hub", "hub_repo_id", "hub_private", "hub_token", "format", "num_shards"
         )
+        form = dataset.save_format or stage.format
+        return SaveSettings(form, num_shards=num_shards, storage_options=storage_options(config), **of_stage)

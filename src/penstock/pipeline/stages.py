@@ -44,9 +44,6 @@ _TYPES = {
 }
 
 
-MIXED = "mixed"
-
-
 @dataclass(slots=True)
 class PipelineContext:
     """What all stages of a pipeline share.
@@ -105,7 +102,7 @@ class BaseStage(ABC):
         return dict(self.metrics)
 
 
-# --- Stages ---
+# --- Those that are there ------------------------------------------------------------------------------------
 
 
 def joined(data: Data) -> ShardedSource:
@@ -128,7 +125,7 @@ class SourceStage(BaseStage):
         """Open all datasets."""
         config = context.config
         sources: Data = {}
-        for name, dataset in zip(config.names, config.datasets, strict=True):
+        for name, dataset in config.named.items():
             source = create_source(dataset, storage_options(config), retry=retry_policy(config.source))
             if dataset.format_callback is not None:
                 source = source.map(dataset.format_callback)
@@ -174,7 +171,7 @@ class TokenizeStage(BaseStage):
     def _tokenizers(self, config: PipelineConfig) -> dict[str, TokenizerConfig]:
         """Find the tokenizer of each dataset: its own, or a default one."""
         default, found = self.config.default_tokenizer or config.default_tokenizer, {}
-        for name, dataset in zip(config.names, config.datasets, strict=True):
+        for name, dataset in config.named.items():
             given = dataset.tokenizer or default
             if given is None:
                 raise ConfigError(
@@ -226,7 +223,7 @@ class MixStage(BaseStage):
             config.scheduler(),
             epochs=config.epochs,
         )
-        return {MIXED: mixed}
+        return {"mixed": mixed}
 
 
 class PackStage(BaseStage):
@@ -238,27 +235,12 @@ class PackStage(BaseStage):
         """Pack each source."""
         if not self.config.enabled:
             return data
-        return {name: self._pack(source, context.seed) for name, source in data.items()}
-
-    def _pack(self, source: ShardedSource, seed: int | None) -> ShardedSource:
-        config = self.config
-        return PackedShardedSource(
-            source,
-            config.seq_length,
-            config.eos_token_id,
-            config.pad_token_id,
-            config.strategy,
-            config.num_packers,
-            config.include_segment_ids,
-            shuffle=config.shuffle_packed,
-            shuffle_buffer_factor=config.shuffle_buffer_factor,
-            seed=seed,
-            long_documents=config.long_documents,
-            include_cu_seqlens=config.include_cu_seqlens,
-        )
+        how = self.config.arguments("enabled", "shuffle_packed")
+        how |= {"shuffle": self.config.shuffle_packed, "seed": context.seed}
+        return {name: PackedShardedSource(source, **how) for name, source in data.items()}
 
 
-# --- Sources ---
+# --- Sources of settings -------------------------------------------------------------------------------------
 
 
 def create_source(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
+from penstock.codecs.digest import check_hashes
 from penstock.errors import (
     ConfigError,
     EmptyDatasetError,
@@ -18,11 +19,13 @@ from penstock.errors import (
 from penstock.files import os_errors
 from penstock.formats.columnar.shard_files import ColumnarSaveFormat
 from penstock.formats.lines.jsonl import LinesFormat
-from penstock.publish.materialise import write_samples
+from penstock.index.paths import INDEX_NAME
+from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.publish.mds_files import MDSSaveFormat
-from penstock.publish.settings import MANIFEST_NAME, FurtherOptions, SaveFormat, SaveSettings, is_saved_file
-from penstock.publish.sizes import PROBE_ROWS
-from penstock.publish.target import LEDGER_NAME, open_target, read_json
+from penstock.publish.samples import write_samples
+from penstock.publish.sizes import PROBE_ROWS, ShardSizes, is_shard_file
+from penstock.publish.target import LEDGER_NAME, LOCK_NAME, open_target, read_json
+from penstock.units import check_whole, parse_bytes
 
 if TYPE_CHECKING:
     import os
@@ -32,12 +35,126 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from penstock.formats.shard_files import ShardBlocks, ShardFileFormat
-    from penstock.publish.materialise import Samples
+    from penstock.publish.samples import Samples
     from penstock.publish.target import Target
     from penstock.types import Sample
 
 _COPY_BYTES = 1 << 20
 MANIFEST_VERSION = 1
+MANIFEST_NAME = "_manifest.json"
+_SHARD = Bounded(r"shard-\d{5,}\.\w+(\.\w+)?", NAME_CHARACTERS)
+
+SaveFormat = Literal["parquet", "arrow", "jsonl", "mds"]
+
+
+def is_saved_file(name: str) -> bool:
+    """Return whether a file is, by its name, one that saving leaves."""
+    names = (MANIFEST_NAME, LEDGER_NAME, INDEX_NAME, LOCK_NAME)
+    return name in names or bool(_SHARD.fullmatch(name)) or is_shard_file(name)
+
+
+class FurtherOptions(TypedDict, total=False):
+    """What `create_writer`, `save_dataset` and `save_iterator` take by name."""
+
+    resume: bool
+    hashes: Sequence[str]
+    num_rows: int | None
+    schema: Any
+    columns: Mapping[str, str] | None
+    drops_extra: bool
+    fingerprint: str | None
+    storage_options: Mapping[str, Any] | None
+    waits_for_others: bool
+    allows_empty: bool
+    on_rows: Callable[[int, int], None] | None
+
+
+class SaveOptions(FurtherOptions, total=False):
+    """What functions that save something else take by name, and pass on."""
+
+    max_shard_size: int | str
+    num_shards: int | None
+    compression: str | None
+    overwrite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSettings:
+    """How a dataset is saved, checked before anything is opened.
+
+    Args:
+        format: `"parquet"`, `"arrow"`, `"jsonl"` or `"mds"`.
+        max_shard_size: About how many bytes a shard takes, as it is stored; of MDS, before compression.
+        num_shards: Write exactly so many shards, of equally many rows, whatever their size. Needs `num_rows`.
+        compression: By default Parquet's is snappy, and other formats have none.
+        overwrite: Replace the dataset that was saved there. In a folder, it stays until the new one is whole.
+        resume: Go on with a save that did not finish; one that did is left as it is.
+        num_rows: How many rows will come.
+        schema: A pyarrow schema, for Parquet and Arrow; by default columns are those of the first 256 rows.
+        columns: The encodings of columns, for MDS; by default they are chosen by the first 256 rows.
+        drops_extra: Leave out columns that `columns` does not name, instead of refusing them.
+        fingerprint: A word that changes with the rows: with another, a save cannot be resumed.
+        hashes: Digests to record for MDS shards.
+        storage_options: Credentials and settings of the store.
+        waits_for_others: Wait for another process that is saving to the same folder, instead of failing. With
+            `resume`, what it has finished is then left as it is.
+        allows_empty: Save a dataset without rows, too; by default that is an error.
+        on_rows: Is told how many rows and bytes were written, block by block.
+    """
+
+    format: SaveFormat = "parquet"
+    max_shard_size: int | str = "500MB"
+    num_shards: int | None = None
+    compression: str | None = None
+    overwrite: bool = False
+    resume: bool = False
+    hashes: Sequence[str] = ()
+    num_rows: int | None = None
+    schema: Any = None
+    columns: Mapping[str, str] | None = None
+    drops_extra: bool = True
+    fingerprint: str | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    waits_for_others: bool = False
+    allows_empty: bool = False
+    on_rows: Callable[[int, int], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.format not in get_args(SaveFormat):
+            raise ConfigError(f"format={self.format!r} is unknown: use one of {', '.join(get_args(SaveFormat))}")
+        check_whole("num_shards", self.num_shards, 1)
+        check_whole("num_rows", self.num_rows, 0)
+        if self.max_bytes < 1:
+            raise ConfigError(f"max_shard_size={self.max_shard_size!r} leaves no room for a row")
+        if self.schema is not None and self.format not in ("parquet", "arrow"):
+            raise ConfigError("schema= is for Parquet and Arrow")
+        if (self.columns is not None or self.hashes) and self.format != "mds":
+            raise ConfigError("columns= and hashes= are for MDS")
+        check_hashes(self.hashes)
+        if self.overwrite and self.resume:
+            raise ConfigError("overwrite=True begins anew and resume=True goes on: choose one of them")
+
+    @property
+    def max_bytes(self) -> int:
+        """The size of a shard."""
+        return parse_bytes(self.max_shard_size)
+
+    def sizes(self) -> ShardSizes:
+        """Return what decides where a shard ends."""
+        return ShardSizes(self.max_bytes, self.num_shards, self.num_rows)
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """All that files depend on: a save goes on only with the same."""
+        return {
+            "format": self.format,
+            "compression": self.compression,
+            "max_shard_size": None if self.num_shards else self.max_bytes,
+            "num_shards": self.num_shards,
+            "num_rows": self.num_rows if self.num_shards else None,
+            "fingerprint": self.fingerprint,
+            **({"hashes": list(self.hashes)} if self.hashes else {}),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +167,6 @@ class WriteStats:
     output_paths: list[str]
 
 
-@dataclass(slots=True)
-class _ShardInProgress:
-    blocks: ShardBlocks
-    num_rows: int = 0
-
-
 class DatasetWriter:
     """Writes rows to shards and, at the end, a manifest. Made by `create_writer`; use it in a `with` block."""
 
@@ -64,7 +175,7 @@ class DatasetWriter:
         self._sizes, self._key = settings.sizes(), settings.key
         self._waiting: list[Sample] = []
         self._shards: list[dict[str, Any]] = []
-        self._making: dict[int, _ShardInProgress] = {}  # by their numbers
+        self._making: dict[int, ShardBlocks] = {}  # by their numbers
         self._num_rows = 0
         self._num_wanted: int | None = None  # None: something has changed since it was last asked for
         self._bytes_per_row: float | None = None
@@ -168,7 +279,7 @@ class DatasetWriter:
         if self._num_wanted is None:
             number = len(self._shards)
             shard = self._making.get(number)
-            done = (0, 0) if shard is None else (shard.num_rows, shard.blocks.num_bytes)
+            done = (0, 0) if shard is None else (shard.num_rows, shard.num_bytes)
             self._num_wanted = self._sizes.next_block(number, *done, self._bytes_per_row or 1)
         return self._num_wanted
 
@@ -179,7 +290,7 @@ class DatasetWriter:
             raise ConfigError(f"there are more rows than num_rows={self._sizes.num_rows}, so shards would not fit")
         shard = self._add(number, rows)
         if shard.num_rows >= PROBE_ROWS:
-            self._bytes_per_row = max(shard.blocks.num_bytes, 1) / shard.num_rows
+            self._bytes_per_row = max(shard.num_bytes, 1) / shard.num_rows
         if self.num_wanted == 0:
             self._end_shard(number, None if position is None else position())
 
@@ -191,19 +302,19 @@ class DatasetWriter:
         for number in sorted(self._making):
             self._end_shard(number, None)
 
-    def _add(self, number: int, rows: Sequence[Sample]) -> _ShardInProgress:
+    def _add(self, number: int, rows: Sequence[Sample]) -> ShardBlocks:
         self._check_open()
         with os_errors(self._target.folder):
             if number not in self._making:
-                self._making[number] = _ShardInProgress(self._form.open(self._target.folder, number))
+                self._making[number] = self._form.open(self._target.folder, number)
             shard = self._making[number]
-            before = shard.blocks.num_bytes
-            shard.blocks.add(rows, self._num_rows)
+            before = shard.num_bytes
+            shard.add(rows, self._num_rows)
         shard.num_rows += len(rows)
         self._num_rows += len(rows)
         self._num_wanted = None
         if self._settings.on_rows is not None:
-            self._settings.on_rows(len(rows), shard.blocks.num_bytes - before)
+            self._settings.on_rows(len(rows), shard.num_bytes - before)
         return shard
 
     def _write_waiting(self) -> None:
@@ -214,13 +325,13 @@ class DatasetWriter:
     def _end_shard(self, number: int, position: Any) -> None:
         shard = self._making[number]
         with os_errors(self._target.folder):
-            extra = shard.blocks.finish()
+            extra = shard.finish()
         del self._making[number]
         self._num_wanted = None
-        files = [_describe_file(self._target.folder / name) for name in shard.blocks.names]
+        files = [_describe_file(self._target.folder / name) for name in shard.names]
         if not self._shards and self._target.needs_notice:
             self._write_ledger()
-        self._target.keep(shard.blocks.names)
+        self._target.keep(shard.names)
         about = {"rows": shard.num_rows, "bytes_per_row": self._bytes_per_row, "position": position}
         self._shards.append({"files": files, **about, **extra})
         self._write_ledger()
@@ -301,7 +412,7 @@ class DatasetWriter:
             self._is_closed = True
             with os_errors(self._target.folder), closing(self._target):
                 for shard in self._making.values():
-                    shard.blocks.close()
+                    shard.close()
 
 
 def create_writer(
@@ -325,7 +436,21 @@ def create_writer(
 
 def open_writer(output_path: str | os.PathLike[str], settings: SaveSettings) -> DatasetWriter:
     """Make a writer by settings."""
-    form, _ = _make_format(settings), settings.sizes()  # both may refuse, before anything is opened
+    name, compression = settings.format, settings.compression
+    form: ShardFileFormat
+    if name == "mds":
+        form = MDSSaveFormat(
+            compression,
+            settings.max_bytes,
+            settings.columns,
+            drops_extra=settings.drops_extra,
+            hashes=settings.hashes,
+        )
+    elif name == "jsonl":
+        form = LinesFormat(compression)
+    else:
+        form = ColumnarSaveFormat(name, compression, settings.schema)
+    settings.sizes()  # may refuse, too, before anything is opened
     target = open_target(
         output_path,
         settings.storage_options,
@@ -352,13 +477,6 @@ def learn_from(open_samples: Callable[[], Samples], writer: DatasetWriter) -> No
     if writer.position is None:
         with closing(open_samples()) as first:
             writer.begin(first.take(PROBE_ROWS))
-
-
-def _make_format(settings: SaveSettings) -> ShardFileFormat:
-    name, compression = settings.format, settings.compression
-    if name == "mds":
-        return MDSSaveFormat(compression, settings.max_bytes, settings.columns, drops_extra=settings.drops_extra)
-    return LinesFormat(compression) if name == "jsonl" else ColumnarSaveFormat(name, compression, settings.schema)
 
 
 def _describe_file(path: Path) -> dict[str, Any]:

@@ -1,13 +1,13 @@
-"""Who runs the tasks of `materialise`, if not this process: a pool of processes, or Ray. The result is the same."""
+"""Who runs the tasks of `materialise`: this process, others, Ray or Dask. The result is the same."""
 
 from __future__ import annotations
 
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.errors import CacheError, ConfigError, StoreError
 from penstock.extras import require
@@ -21,6 +21,31 @@ Running = TypeVar("Running")
 
 _MOST_FAILURES = 3  # of processes that died, without a task done in between
 _MOST_RETRIES = 3  # of a task of Ray
+
+
+class Engine(Protocol):
+    """Has tasks run by a process."""
+
+    def run(self, task: Callable[[int], Done], numbers: Sequence[int], shown: str) -> Generator[tuple[int, Done]]:
+        """Call a function, which pickles, for each number; yield each with its result as it is done, in any order."""
+        ...
+
+
+class ThisProcess:
+    """Runs one task after the other, here."""
+
+    def run(
+        self,
+        task: Callable[[int], Done],
+        numbers: Sequence[int],
+        shown: str,  # noqa: ARG002
+    ) -> Generator[tuple[int, Done]]:
+        """Run tasks."""
+        for number in numbers:
+            yield number, task(number)
+
+
+# --- Processes --------------------------------------------------------------------------------------------------
 
 
 def _run_side_by_side(
@@ -97,6 +122,9 @@ def _run_in_worker(number: int) -> Any:
     return _task(number)
 
 
+# --- Ray --------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class RayEngine:
     """Runs so many tasks at a time with Ray, each where there is room; a task whose worker dies is run again."""
@@ -161,3 +189,32 @@ class RayEngine:
 
 def _run_in_ray(task: Callable[[int], Any], number: int) -> Any:
     return task(number)
+
+
+@dataclass(frozen=True, slots=True)
+class DaskEngine:
+    """Runs tasks with Dask: on the cluster of the current `distributed.Client`, or on one of so many processes here."""
+
+    num_workers: int = 4
+
+    def run(
+        self,
+        task: Callable[[int], Done],
+        numbers: Sequence[int],
+        shown: str,  # noqa: ARG002
+    ) -> Generator[tuple[int, Done]]:
+        """Have tasks run; one whose worker dies is run again by another."""
+        if not numbers:
+            return
+        distributed = require("distributed", extra="dask", purpose="spreading work with Dask")
+        with ExitStack() as stack:
+            try:
+                client = distributed.get_client()
+            except ValueError:
+                own = {"threads_per_worker": 1, "dashboard_address": None}
+                client = stack.enter_context(distributed.Client(n_workers=self.num_workers, **own))
+            futures = client.map(task, numbers, pure=False, retries=_MOST_RETRIES)
+            asked = dict(zip(futures, numbers, strict=True))
+            stack.callback(client.cancel, futures)
+            for future in distributed.as_completed(futures):
+                yield asked[future], future.result()

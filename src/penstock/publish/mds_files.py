@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from penstock.codecs.compress import parse_compression
+from penstock.codecs.digest import check_hashes
 from penstock.errors import BadSampleError, ConfigError, ExtraColumnError
 from penstock.files import write_file
 from penstock.formats.base import get_format
@@ -52,6 +53,7 @@ class MDSSaveFormat(ShardFileFormat):
         columns: Mapping[str, str] | None = None,
         *,
         drops_extra: bool = True,
+        hashes: Sequence[str] = (),
     ) -> None:
         self._compression = None if compression == "none" else compression
         if self._compression is not None:
@@ -59,6 +61,7 @@ class MDSSaveFormat(ShardFileFormat):
         self._columns = None if columns is None else dict(columns)
         self._takes_extra = columns is not None and drops_extra
         self._format = get_format("mds")
+        self._hashes = check_hashes(hashes)
         self._max_bytes = check_size_limit(max_bytes)
         self._pool = ChunkPool(self._max_bytes)
 
@@ -83,7 +86,7 @@ class MDSSaveFormat(ShardFileFormat):
             format="mds",
             columns=self._format.columns(self._columns),
             compression=self._compression,
-            hashes=(),
+            hashes=self._hashes,
             size_limit=self._max_bytes,
             settings={},
         )

@@ -96,7 +96,7 @@ def _indexes_named(
         parent, _, name = chosen.rpartition("/")
         indexes.append(_read(open_proxied(parent or ".", storage_options), name, shown_url(parent), deadline))
     folders = [posixpath.dirname(name) for name in names]
-    root = next((root for root in roots if all(_is_below(folder, root) for folder in folders)), None)
+    root = next((root for root in roots if all(folder.startswith(f"{root}/") for folder in folders)), None)
     if root is None:  # the joint index is made elsewhere: lay it over their common root
         root = posixpath.commonpath([posixpath.dirname(folder) for folder in folders])
     below = [posixpath.relpath(folder, root) for folder in folders]
@@ -129,10 +129,6 @@ def _as_path(url: str) -> str:
         return str(LocalStore.from_url(url).root.absolute())
     scheme, _, rest = shown_url(url).partition("://")  # it may become part of names in the joint index
     return f"/{scheme}:/{real_name(url, rest).strip('/')}"
-
-
-def _is_below(folder: str, root: str) -> bool:
-    return folder != root and posixpath.commonpath([folder, root]) == root
 
 
 def merge_indexes(by_folder: Mapping[str, Index]) -> Index:

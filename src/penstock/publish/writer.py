@@ -1,24 +1,46 @@
-"""What all writers do: samples in, a published dataset out."""
+"""`MDSWriter` and its sisters: samples in, one after the other, a published dataset out."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
-from penstock.errors import BadSampleError, ColumnTypeError, ConfigError, ExtraColumnError, WriterClosedError
+from penstock.errors import (
+    BadIndexError,
+    BadSampleError,
+    ColumnTypeError,
+    ConfigError,
+    ExtraColumnError,
+    ObjectNotFoundError,
+    OutputExistsError,
+    WriterClosedError,
+)
+from penstock.files import os_errors, sweep
 from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
+from penstock.index.catalog import parse_index
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index, dump_layout
+from penstock.index.paths import INDEX_NAME, resolve_inside
 from penstock.interrupts import WaitingFor, cut_short
-from penstock.publish.present import find_present, remove_others, renumber
-from penstock.publish.progress_bar import ProgressBar
 from penstock.publish.shard_queue import PendingShard, ShardQueue
-from penstock.publish.sizes import DEFAULT_SIZE_LIMIT, check_size_limit, hand_over_at, is_full, next_number, shard_name
+from penstock.publish.sizes import (
+    DEFAULT_SIZE_LIMIT,
+    check_size_limit,
+    hand_over_at,
+    is_full,
+    is_shard_file,
+    next_number,
+    renumbered,
+    shard_name,
+)
 from penstock.publish.target import open_files
+from penstock.status_line import ProgressBar
+from penstock.storage.local import LocalStore
 from penstock.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -28,6 +50,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from penstock.formats.base import ShardBuilder
+    from penstock.publish.target import FilesTarget
+    from penstock.storage.base import Store
     from penstock.types import Sample
 
     Location = str | PathLike[str]
@@ -173,7 +197,8 @@ class Writer:
                 index = Index((*self._old.shards, *self._queue.results()))
             self._target.publish(dump_index(index))
             if self._progress is not None:
-                self._progress.close(self._num_samples, self._done_bytes)
+                self._progress.update(self._num_samples, self._done_bytes)
+                self._progress.close()
         except KeyboardInterrupt as interrupt:
             self._target.stop()  # else closing would wait for uploads that are not wanted any more
             log.warning(self._describe_orphans())
@@ -330,3 +355,162 @@ class Writer:
 
 def _describe(layout: ShardLayout) -> str:
     return ", ".join(f"{column.name}: {column.encoding}" for column in layout.columns)
+
+
+# --- One for each format ------------------------------------------------------------------------------------------
+
+_Kind = TypeVar("_Kind", bound="type[Writer]")
+
+
+def _with_arguments(kind: _Kind) -> _Kind:
+    """Have `help()` of a writer show the arguments, which are the same for all of them."""
+    if kind.__doc__ and Writer.__doc__:  # python -OO keeps no docstrings
+        heading = "\n\n    Args:\n"
+        words, _, own = kind.__doc__.partition(heading)
+        kind.__doc__ = words.rstrip() + heading + own.rstrip(" ") + Writer.__doc__.partition(heading)[2]
+    return kind
+
+
+@_with_arguments
+class MDSWriter(Writer):
+    """Writes MDS shards: binary rows with columns of any type.
+
+        with MDSWriter(out="data/train", columns={"id": "int", "tokens": "ndarray:int32"}) as writer:
+            writer.write({"id": 0, "tokens": np.arange(8, dtype=np.int32)})
+
+    The index is written when the `with` block ends; without it, the shards cannot be read.
+    """
+
+    format_name = "mds"
+
+
+class _TextWriter(Writer):
+    format_arguments = frozenset({"newline"})
+
+    def __init__(self, *, newline: str = "\n", **options: Any) -> None:
+        if not newline:
+            raise ConfigError("newline is empty, so lines would run together: pass at least one character")
+        super().__init__(newline=newline, **options)
+
+
+@_with_arguments
+class JSONWriter(_TextWriter):
+    """Writes JSON shards: one JSON object per line, with `str`, `int` and `float` columns.
+
+    Args:
+        newline: What ends a line.
+    """
+
+    format_name = "json"
+
+
+@_with_arguments
+class CSVWriter(_TextWriter):
+    """Writes CSV shards: values separated by commas, without quoting, so no value may contain a comma.
+
+    Args:
+        newline: What ends a line.
+    """
+
+    format_name = "csv"
+
+
+@_with_arguments
+class TSVWriter(_TextWriter):
+    """Writes TSV shards: values separated by tabs, without quoting, so no value may contain a tab.
+
+    Args:
+        newline: What ends a line.
+    """
+
+    format_name = "tsv"
+
+
+@_with_arguments
+class XSVWriter(_TextWriter):
+    """Writes XSV shards: values with a separator of your choice between them, which no value may contain.
+
+    Args:
+        separator: What stands between the values of a line.
+        newline: What ends a line.
+    """
+
+    format_name = "xsv"
+    format_arguments = frozenset({"newline", "separator"})
+
+    def __init__(self, *, separator: str, **options: Any) -> None:
+        if not separator:
+            raise ConfigError("separator is empty, so values would run together: pass at least one character")
+        super().__init__(separator=separator, **options)
+
+
+# --- The dataset that is there: continued, or replaced once the new one is whole ------------------------------------
+
+
+def find_present(target: FilesTarget, *, exist_ok: bool, append: bool) -> Index:
+    """Return the index to continue or, later, to replace; what writers that were killed left is removed."""
+    if exist_ok and append:
+        raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one of them")
+    with os_errors(target.folder):
+        index = Index(())
+        if append or exist_ok:
+            sweep(target.folder)
+            found = [_read_index(place, target, may_be_bad=exist_ok) for place in target.places]
+            known = [each for each in found if each is not None]
+            if append and any(each != known[0] for each in known):
+                raise ConfigError(
+                    f"{target.folder} and {target.shown} hold different datasets: make them equal before you append to"
+                    " both"
+                )
+            index = Index(tuple(shard for each in (known[:1] if append else known) for shard in each.shards))
+            if index.shards or exist_ok:
+                remove_others(target, index)
+        elif target.is_taken:
+            is_local = target.folder.is_dir() and any(target.folder.iterdir())
+            place = str(target.folder) if is_local else target.shown
+            raise OutputExistsError(
+                f"Directory is not empty: {place}. Pass exist_ok=True to replace the dataset in it, or append=True to"
+                " continue it",
+                path=place,
+            )
+        target.folder.mkdir(parents=True, exist_ok=True)
+        return index
+
+
+def remove_others(target: FilesTarget, index: Index, replaced: Index | None = None) -> None:
+    """Remove shards that an index does not name, and those that it replaces; other files are not ours to touch."""
+    kept = set(_files(index))
+    for place in target.places:
+        names = {info.key for info in place.list("shard.") if is_shard_file(info.key)}
+        for name in names.union(_files(replaced or Index(()))) - kept:
+            if isinstance(place, LocalStore):
+                resolve_inside(place.root, name)
+            with suppress(ObjectNotFoundError):  # of a compressed file, only one form is stored
+                place.delete(name)
+
+
+def renumber(target: FilesTarget, index: Index) -> Index:
+    """Link the shards of a local folder to second names, numbered from 0 on; return the index that says so."""
+    numbered = renumbered(index)
+    with suppress(OSError):  # a disk without links, or more shards than there are numbers before these
+        for name, new in dict(zip(_files(index), _files(numbered), strict=True)).items():
+            with suppress(FileNotFoundError):  # of a compressed file, only one form is stored
+                (target.folder / new).hardlink_to(target.folder / name)
+        return numbered
+    return index
+
+
+def _read_index(place: Store, target: FilesTarget, *, may_be_bad: bool) -> Index | None:
+    where = target.folder if isinstance(place, LocalStore) else target.shown
+    try:
+        return parse_index(place.read(INDEX_NAME), f"{where}/{INDEX_NAME}")
+    except ObjectNotFoundError:
+        return None
+    except BadIndexError:
+        if may_be_bad:  # it shall be replaced
+            return None
+        raise
+
+
+def _files(index: Index) -> list[str]:
+    return [file.basename for shard in index.shards for part in shard.parts for file in (part.raw, part.stored)]

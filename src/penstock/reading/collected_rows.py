@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -9,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from penstock.cache.progress import single_progress_line
 from penstock.errors import ConfigError
 from penstock.formats.gather import StoresRows, in_order
 from penstock.thread_times import decoding, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from typing import TypeAlias
 
     import numpy.typing as npt
@@ -63,7 +64,9 @@ class CollectedRows:
         """Take the rows from one to another, which are of this shard."""
         rows, places = self._rows[begin:end], self._places[begin:end]
         if self._gathering is None and not self._batches and _stores_rows(type(reader)):
-            self._gathering = self._begin(cast("StoresRows", reader))
+            stored = cast("StoresRows", reader)
+            self._class, self._layout = type(stored), stored.row_layout()
+            self._gathering = self._layout.begin(self._num_rows, by_column=self._by_column)
         if self._gathering is not None:
             if self._is_stored_alike(reader):
                 self._gathering.add(reader, rows, places)
@@ -71,10 +74,6 @@ class CollectedRows:
             self._batches.append(self._gathering.so_far())
             self._gathering = None
         self._batches.append((places, reader.read_columns(rows) if self._by_column else reader.read(rows)))
-
-    def _begin(self, reader: StoresRows) -> Gathering:
-        self._class, self._layout = type(reader), reader.row_layout()
-        return self._layout.begin(self._num_rows, by_column=self._by_column)
 
     def _is_stored_alike(self, reader: Any) -> bool:
         if type(reader) is not self._class:
@@ -122,6 +121,7 @@ class CollectedRows:
 
 
 _NO_ROWS = np.zeros(0, np.int64)
+_NO_WAIT = nullcontext()
 
 
 @lru_cache(maxsize=256)
@@ -224,7 +224,7 @@ class BatchReader:
         grouped = group_by_shard(np.asarray(ids, np.int64), self.spans)
         block = CollectedRows(grouped.rows, grouped.places, by_column=by_column)
         groups = list(grouped)
-        with self.shards, single_progress_line():
+        with self.shards, self._one_wait():
             if soon is not None and groups:
                 groups = self._add_few(block, grouped, groups, soon)
             for shard, begin, end in groups:
@@ -236,9 +236,22 @@ class BatchReader:
                 block.finish()
         return block
 
+    def _one_wait(self) -> AbstractContextManager[Any]:
+        """Have the user told of all that is waited for as of one thing."""
+        if self._rows is None:
+            return _NO_WAIT
+        from penstock.cache.progress import single_progress_line  # what is here already waits for nothing
+
+        return single_progress_line()
+
     def _add_few(self, block: CollectedRows, grouped: GroupedRows, groups: list[_Group], soon: Soon) -> list[_Group]:
         """Add the rows that are read without their shards, all of them at once; return what is left."""
-        few, cost_bytes = self._rows, _cost_of_asking([grouped.rows[begin:end] for _, begin, end in groups])
+        # How long it takes to ask for the rows of a shard, in bytes that could be read instead, follows from the number
+        # of requests: rows that follow each other are one.
+        num_requests = sum(1 + int(np.count_nonzero(np.diff(grouped.rows[begin:end]) > 1)) for _, begin, end in groups)
+        cost_of_one = _COST_OF_FEW_BYTES if num_requests <= _FEW_REQUESTS else _COST_OF_MANY_BYTES
+        cost_bytes = cost_of_one * num_requests / len(groups)
+        few = self._rows
         far = [
             (shard, begin, end)
             for shard, begin, end in groups
@@ -256,16 +269,6 @@ class BatchReader:
         if left:
             soon.before_shards()
         return left
-
-
-def _cost_of_asking(rows_of_shards: Sequence[Int64Array]) -> float:
-    """Return how long it takes to ask for the rows of each shard on average, in bytes that could be read instead.
-
-    Rows that follow each other are one request.
-    """
-    num_requests = sum(1 + int(np.count_nonzero(np.diff(rows) > 1)) for rows in rows_of_shards)
-    cost_bytes = _COST_OF_FEW_BYTES if num_requests <= _FEW_REQUESTS else _COST_OF_MANY_BYTES
-    return cost_bytes * num_requests / len(rows_of_shards)
 
 
 def within_one_shard(ids: range | Int64Array, spans: IdSpans) -> tuple[int, Rows] | None:

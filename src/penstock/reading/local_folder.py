@@ -6,7 +6,7 @@ import hashlib
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.cachedir.once import keep_index
 from penstock.errors import CorruptShardError, ObjectChangedError, ObjectNotFoundError
@@ -24,6 +24,23 @@ if TYPE_CHECKING:
 _MOST_TRIES = 10
 # A file that was changed later than that may be changed again without a trace in its time.
 _SETTLED_NS = 2_000_000_000
+
+
+class InPlace(Protocol):
+    """Shards that can be read where they lie, on this machine."""
+
+    @property
+    def path(self) -> Path:
+        """The folder that names are told below."""
+        ...
+
+    def is_raw(self, info: ShardInfo) -> bool:
+        """Return whether a shard lies there as it is read."""
+        ...
+
+    def open_shard(self, info: ShardInfo, options: ReadOptions) -> ShardReader:
+        """Open a shard, checking that it is what the index says."""
+        ...
 
 
 @dataclass(frozen=True)

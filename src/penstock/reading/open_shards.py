@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ShardReader
     from penstock.reading.source import OpenShard
     from penstock.types import Int64Array
+    from penstock.wire.quota import OpenShardQuota
 
 # A mapped file costs up to two descriptors, and address space, but hardly memory. All datasets of a process together
 # take no more than half of the descriptors that it may have.
@@ -52,8 +53,9 @@ class OpenShards:
         self._memory_bytes = memory_bytes
         self._max_bytes = max_bytes
         self.max_open: int | None = None  # besides what the process as a whole may have open
-        self._max_kept: int | None = None  # besides, what others who share the cache leave to this one
-        self._keeps_none = False  # between uses, for as long as somebody waits for room in the cache
+        self._mean_bytes = 1.0 if sizes is None or not len(sizes) else max(1.0, float(sizes.mean()))
+        self._max_kept: int | None = None  # besides, what the other readers of the cache leave to this one
+        self._keeps_none = False  # between uses, for as long as a process waits for room in the cache
         self.max_mapped_bytes = pages_budget()  # of all that this process has open
         self.after_fork_in_child()
 
@@ -98,12 +100,13 @@ class OpenShards:
             with self._closing:
                 self._is_waiting = False
 
-    def keep_to(self, max_open: int | None, *, keeps_none: bool) -> None:
-        """Keep at most so many open from now on, or none at all between uses; what is too much is closed at once.
+    def keep_to(self, share: OpenShardQuota) -> None:
+        """Keep what fits into a share of the cache from now on, or nothing between uses; close what is too much.
 
         If another thread is reading, that waits until it is done.
         """
-        self._max_kept, self._keeps_none = max_open, keeps_none
+        self._max_kept = None if share.num_bytes is None else max(1, int(share.num_bytes / self._mean_bytes))
+        self._keeps_none = share.is_tight
         self._close_some()
 
     def get(self, shard: int, num_rows: int = 1) -> ShardReader:

@@ -70,7 +70,8 @@ class BatchSchedule:
     ) -> Iterator[list[Int64Array]]:
         """Cut the turns into blocks: one batch first, so that it comes soon, then more and more at a time."""
         num_turns = self.num_turns()
-        most = max(1, _max_samples(len(spans), sample_bytes) // self.batch_size)
+        by_memory = _MAX_BLOCK_SAMPLES if len(spans) < _MANY_SHARDS else _MAX_BLOCK_SAMPLES_OF_MANY_SHARDS
+        most = max(1, min(by_memory, int(_MAX_BLOCK_BYTES / max(1.0, sample_bytes))) // self.batch_size)
         turn, size, grows = first_turn, 1, True
         while turn < num_turns:
             block = self.ids(range(turn, min(turn + size, num_turns)))
@@ -79,12 +80,6 @@ class BatchSchedule:
             if grows:
                 size = min(2 * size, most)
             yield block
-
-
-def _max_samples(num_shards: int, sample_bytes: float) -> int:
-    """Return how many samples a block may have at most."""
-    by_memory = _MAX_BLOCK_SAMPLES if num_shards < _MANY_SHARDS else _MAX_BLOCK_SAMPLES_OF_MANY_SHARDS
-    return min(by_memory, int(_MAX_BLOCK_BYTES / max(1.0, sample_bytes)))
 
 
 def _is_enough(block: list[Int64Array], spans: IdSpans, sample_bytes: float, *, by_column: bool) -> bool:
@@ -208,3 +203,12 @@ def batches_ahead(
         return max(1, -(-predownload // batch_size))
     num_bytes = _AHEAD_BYTES if limit_bytes is None else min(_AHEAD_BYTES, limit_bytes // (4 * ranks_per_node))
     return max(_MIN_BATCHES_AHEAD, int(num_bytes / max(1.0, sample_bytes * batch_size)))
+
+
+_ROWS_IN_ORDER = 256
+_BYTES_IN_ORDER = 32 << 20
+
+
+def rows_at_once(sample_bytes: float) -> int:
+    """Return how many samples to read at a time in a pass over a dataset; images take more than they are stored in."""
+    return max(1, min(_ROWS_IN_ORDER, int(_BYTES_IN_ORDER / max(1.0, sample_bytes))))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from penstock.blocks.worker_threads import WorkerThreads
 from penstock.codecs.compress import reading_codec
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.base import GuessesRows, get_format
@@ -19,31 +18,14 @@ from penstock.reading.source import OpenShard, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from penstock.cache.cache import Cache
     from penstock.cache.shares import ShareListener
     from penstock.formats.base import ReadOptions, RowRanges, ShardReader
     from penstock.index.model import Index, ShardInfo
+    from penstock.reading.local_folder import InPlace
     from penstock.reading.source import RowReader
     from penstock.types import Int64Array, Place, Span
-
-
-class InPlace(Protocol):
-    """Shards that can be read where they lie, on this machine."""
-
-    @property
-    def path(self) -> Path:
-        """The folder that names are told below."""
-        ...
-
-    def is_raw(self, info: ShardInfo) -> bool:
-        """Return whether a shard lies there as it is read."""
-        ...
-
-    def open_shard(self, info: ShardInfo, options: ReadOptions) -> ShardReader:
-        """Open a shard, checking that it is what the index says."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +44,7 @@ class StreamFiles:
 class ShardTable(Source):
     """The shards of all streams that lie in stores and folders, by number, the streams laid end to end."""
 
-    def __init__(self, streams: Sequence[StreamFiles], cache: Cache) -> None:
+    def __init__(self, streams: Sequence[StreamFiles], cache: Cache | None) -> None:
         self.streams = tuple(streams)
         self.cache = cache
         lengths = [files.index.lengths for files in self.streams]
@@ -81,7 +63,7 @@ class ShardTable(Source):
         files = self.streams[stream]
         if files.in_place is not None and (files.cached is None or files.in_place.is_raw(info)):
             return OpenShard(files.in_place.open_shard(info, files.options))
-        if files.cached is None:
+        if files.cached is None or self.cache is None:
             raise ConfigError(f"stream {stream} has neither a folder nor a store")
         lease = self.cache.lease(files.cached, number, f"shard {shard + 1}/{len(self.spans)}")
         try:
@@ -98,7 +80,8 @@ class ShardTable(Source):
             files = self.streams[stream]
             if files.cached is not None and not (files.in_place is not None and files.in_place.is_raw(info)):
                 wanted.append((files.cached, number, ahead))
-        self.cache.expect(wanted)
+        if self.cache is not None:
+            self.cache.expect(wanted)
 
     def cached_shards(self, shards: Int64Array | None) -> Iterator[tuple[int, list[int]]]:
         """Number some shards, or all, that are not simply read where they lie, by their stream in the cache."""
@@ -113,7 +96,7 @@ class ShardTable(Source):
 
     def row_reader(self) -> RowReader | None:
         """Return what fetches a few rows alone."""
-        return RangedRows(self) if self.is_fetched else None
+        return None if self.cache is None else RangedRows(self, self.cache)
 
     def fetched_rows(self, shard: int) -> FetchedRows | None:
         """Describe a shard that may be read in parts from its store; None: it lies in a folder, or is checked whole."""
@@ -125,7 +108,7 @@ class ShardTable(Source):
 
     def share_limit(self, holder: ShareListener) -> None:
         """Let those who share the cache limit what is kept open of it."""
-        if self.is_fetched:
+        if self.cache is not None:
             self.cache.keep(holder)
 
     def describe_shard(self, shard: int) -> str:
@@ -135,12 +118,13 @@ class ShardTable(Source):
 
     def close(self) -> None:
         """Hang up on the fetcher."""
-        self.cache.close()
+        if self.cache is not None:
+            self.cache.close()
 
     @property
     def is_fetched(self) -> bool:
         """Whether any shard is not simply read where it lies."""
-        return bool(self.cache.streams)
+        return self.cache is not None
 
     @cached_property
     def sizes(self) -> Int64Array:
@@ -191,8 +175,8 @@ class FetchedRows(NamedTuple):
 class RangedRows:
     """Reads rows of a table by ranges for as long as that is less than fetching their shards."""
 
-    def __init__(self, table: ShardTable) -> None:
-        self._table, self._cache = table, table.cache
+    def __init__(self, table: ShardTable, cache: Cache) -> None:
+        self._table, self._cache = table, cache
         self._num_read: dict[int, int] = {}
 
     def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
@@ -283,22 +267,9 @@ _MOST_THREADS = 32
 
 
 def ask_all(questions: Sequence[Callable[[], T]]) -> list[T]:
-    """Return all answers in order; the first error is raised.
-
-    Whoever is interrupted leaves at once. A pool of threads would be waited for then, at the latest when the process
-    ends, and these may wait long for a store that is away.
-    """
-    answers: list[Future[T]] = [Future() for _ in questions]
-    pairs = list(zip(questions, answers, strict=True))
-    for first in range(min(len(pairs), _MOST_THREADS)):
-        share = pairs[first::_MOST_THREADS]
-        threading.Thread(target=_answer, args=(share,), name="penstock-ranges", daemon=True).start()
-    return [answer.result() for answer in answers]
-
-
-def _answer(share: Sequence[tuple[Callable[[], T], Future[T]]]) -> None:
-    for question, answer in share:
-        try:
-            answer.set_result(question())
-        except BaseException as error:  # noqa: BLE001  raised where the answer is waited for
-            answer.set_exception(error)
+    """Return all answers in order; the first error is raised. An interrupt leaves at once, whatever is waited for."""
+    threads = WorkerThreads(min(len(questions), _MOST_THREADS), "penstock-ranges")
+    try:
+        return [answer.result() for answer in [threads.submit(question) for question in questions]]
+    finally:
+        threads.shutdown()

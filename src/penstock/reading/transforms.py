@@ -1,10 +1,10 @@
-"""Functions of the user's on samples, or on columns, called in the process that reads them."""
+"""Functions of the user's on samples, or on columns, called in the process that reads them; samples that failed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from penstock.errors import ConfigError, TransformError
+from penstock.errors import ConfigError, DataError, ObjectChangedError, ObjectNotFoundError, TransformError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -14,6 +14,19 @@ if TYPE_CHECKING:
 
     SampleTransform: TypeAlias = Callable[[Any], Any]
     BatchTransform: TypeAlias = Callable[[Columns], Columns]
+
+
+# What may be wrong with one sample or one shard. A store that is away is not: then all would be skipped.
+SKIPPED = (DataError, ObjectNotFoundError, ObjectChangedError)
+
+
+class UnreadableSample:
+    """Stands where a sample could not be read, and knows why."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 class SampleTransforms:
@@ -29,20 +42,15 @@ class SampleTransforms:
         for transform in (*of_streams, of_dataset):
             check_transform(transform, "sample_transform")
         self._source, self._first_ids = source, first_ids
-        self._chains = [tuple(filter(None, (own, of_dataset))) for own in of_streams]
-
-    @property
-    def are_any(self) -> bool:
-        """Whether there is any transform."""
-        return any(self._chains)
+        self.chains = [tuple(filter(None, (own, of_dataset))) for own in of_streams]  # of functions, by stream
 
     def apply(self, sample_id: int, sample: Any) -> Any:
         """Return what the transforms make of a sample; an error says which sample it was."""
         stream = 0
-        if len(self._chains) > 1:
+        if len(self.chains) > 1:
             stream = int(self._first_ids.searchsorted(sample_id, side="right")) - 1
         try:
-            for transform in self._chains[stream]:
+            for transform in self.chains[stream]:
                 sample = transform(sample)
         except Exception as error:
             raise self._failure(sample_id, stream, error) from error
@@ -60,6 +68,19 @@ class SampleTransforms:
             shard=where,
             row=row,
         )
+
+
+def make_each(make: Callable[[int, Any], Any], ids: Sequence[int], samples: Sequence[Any], *, skips: bool) -> list[Any]:
+    """Make something of each sample that could be read; if bad ones are skipped, a gap where that fails."""
+    if not skips:
+        return [make(number, sample) for number, sample in zip(ids, samples, strict=True)]
+    made: list[Any] = []
+    for number, sample in zip(ids, samples, strict=True):
+        try:
+            made.append(sample if isinstance(sample, UnreadableSample) else make(number, sample))
+        except SKIPPED as error:
+            made.append(UnreadableSample(error))
+    return made
 
 
 def make_columns(transform: BatchTransform, ids: Sequence[int] | Int64Array, columns: Columns) -> Columns:

@@ -1,1 +1,1 @@
-"""From what a user calls his data to an index of its files: names, listing, detection, and a scan of each file."""
+"""From what users call their data to an index of its files: names, listing, detection, and a scan of each file."""

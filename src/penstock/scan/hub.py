@@ -2,7 +2,7 @@
 
 What the repository says of itself comes first: `configs` in the head of README.md, or in `.huggingface.yaml`. Without
 that, names tell: `data/train-00000-of-00002.parquet`, then folders, then files that are called after a split; if none
-is, everything is `train`. No IO here.
+is, everything is `train`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from penstock.extras import require
 from penstock.outside_text import DOTALL, IGNORECASE, NAME_CHARACTERS, Bounded
 from penstock.scan.detect import kind_of_name
 from penstock.scan.patterns import fits, is_beside, is_hidden, split_suffix
+from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-README, OWN_SETTINGS = "README.md", ".huggingface.yaml"
-MAX_HEAD_BYTES = 1 << 20
-_HEAD = Bounded(r"\A---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", MAX_HEAD_BYTES, DOTALL)
+    from penstock.storage.base import ObjectInfo, Store
+
+_README, _OWN_SETTINGS = "README.md", ".huggingface.yaml"
+_MAX_HEAD_BYTES = 1 << 20
+_HEAD = Bounded(r"\A---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", _MAX_HEAD_BYTES, DOTALL)
 _SHARDED = Bounded(r"\A(?:.*/)?data/(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*", NAME_CHARACTERS)
 _KEYWORDS = {
     split: Bounded(f"(?<![a-z])(?:{split}|{words})(?![a-z])", NAME_CHARACTERS, IGNORECASE)
@@ -37,6 +40,29 @@ class Subset:
     splits: Mapping[str, tuple[str, ...]]
     folder: str = ""
     is_default: bool = False
+
+
+def find_in_repository(
+    store: Store, subset: str | None, split: str | None, else_suffixes: tuple[str, ...] = ()
+) -> list[ObjectInfo]:
+    """Return the files of a split of a repository of the Hub, by what it says of itself and by their names.
+
+    If none of them tells a format by its name, give those that end with `else_suffixes`.
+    """
+    objects = {info.key: info for info in store.list()}
+    texts = []
+    for name in (_README, _OWN_SETTINGS):
+        info = objects.get(name)
+        text = None if info is None else store.read(name, Span(0, min(info.num_bytes, _MAX_HEAD_BYTES)))
+        texts.append(None if text is None else text.decode("utf-8", "replace"))
+    subsets = read_subsets(*texts)
+    try:
+        chosen = choose_files(list(objects), subsets, subset, split)
+    except NoReadableFilesError:
+        if not else_suffixes:
+            raise
+        chosen = choose_files(list(objects), subsets, subset, split, else_suffixes)
+    return [objects[name] for name in chosen]
 
 
 def choose_files(
@@ -115,22 +141,14 @@ def find_splits(names: Sequence[str]) -> dict[str, list[str]]:
             sharded.setdefault(match["split"], []).append(name)
     if sharded:
         return sharded
-    for part_of in (_folders_of, _file_of):
+    for parts in (slice(None, -1), slice(-1, None)):  # folders, and the file
         found: dict[str, list[str]] = {}
         for name in names:
-            if split := _split_in(part_of(name)):
+            if split := _split_in(name.split("/")[parts]):
                 found.setdefault(split, []).append(name)
         if found:
             return found
     return {"train": list(names)} if names else {}
-
-
-def _folders_of(name: str) -> list[str]:
-    return name.split("/")[:-1]
-
-
-def _file_of(name: str) -> list[str]:
-    return [name.rpartition("/")[2]]
 
 
 def _split_in(parts: Sequence[str]) -> str | None:
@@ -149,7 +167,7 @@ def read_subsets(readme: str | None, own_settings: str | None) -> list[Subset]:
     """Read the subsets that a repository describes; none if it does not."""
     settings: dict[str, Any] = {}
     head = None if readme is None else _HEAD.search(readme.removeprefix("\ufeff"))
-    for text, where in ((head and head[1], f"the head of {README}"), (own_settings, OWN_SETTINGS)):
+    for text, where in ((head and head[1], f"the head of {_README}"), (own_settings, _OWN_SETTINGS)):
         if text:
             found = _load_yaml(text, where)
             settings |= found if isinstance(found, dict) else {}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from os.path import commonprefix
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigError, LostIndexError, NoReadableFilesError, ObjectNotFoundError, RequestRefusedError
+from penstock.errors import ConfigError, LostIndexError, ObjectNotFoundError, RequestRefusedError
 from penstock.index.paths import INDEX_NAME, is_shard_name
 from penstock.scan.detect import kind_of_name
-from penstock.scan.hub import MAX_HEAD_BYTES, OWN_SETTINGS, README, choose_files, read_subsets
 from penstock.scan.patterns import fits, has_magic, has_magic_part, is_beside, is_hidden, literal_prefix
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.many import stat_many
 from penstock.storage.url_names import join_url
-from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,29 +21,6 @@ if TYPE_CHECKING:
     from penstock.storage.base import ObjectInfo, Store
 
 _FEW_NAMES = 32  # so many are asked for one by one; for more a list is quicker
-
-
-def find_in_repository(
-    store: Store, subset: str | None, split: str | None, else_suffixes: tuple[str, ...] = ()
-) -> list[ObjectInfo]:
-    """Return the files of a split of a repository of the Hub, by what it says of itself and by their names.
-
-    If none of them tells a format by its name, give those that end with `else_suffixes`.
-    """
-    objects = {info.key: info for info in store.list()}
-    texts = []
-    for name in (README, OWN_SETTINGS):
-        info = objects.get(name)
-        text = None if info is None else store.read(name, Span(0, min(info.num_bytes, MAX_HEAD_BYTES)))
-        texts.append(None if text is None else text.decode("utf-8", "replace"))
-    subsets = read_subsets(*texts)
-    try:
-        chosen = choose_files(list(objects), subsets, subset, split)
-    except NoReadableFilesError:
-        if not else_suffixes:
-            raise
-        chosen = choose_files(list(objects), subsets, subset, split, else_suffixes)
-    return [objects[name] for name in chosen]
 
 
 class Lister:
@@ -136,7 +112,7 @@ class Lister:
         """Find names that are files, whatever else they might mean."""
         names = [pattern for pattern in patterns if pattern]
         if self._can_list and len(names) > _FEW_NAMES:
-            listed = self._list(_common_prefix(names))
+            listed = self._list(commonprefix(names))  # noqa: RUF071  by characters, as stores list
             return {name: listed[name] for name in names if name in listed}
         found = dict(zip(names, stat_many(self._store, names), strict=True))
         for name, info in found.items():
@@ -167,12 +143,6 @@ class Lister:
     def _where(self, name: str) -> str:
         root = shown_url(self._url)
         return f"{root.rstrip('/')}/{name}" if has_magic_part(name, root) else join_url(root, name)
-
-
-def _common_prefix(names: Sequence[str]) -> str:
-    low, high = min(names), max(names)
-    same = next((at for at, char in enumerate(low) if at >= len(high) or high[at] != char), len(low))
-    return low[:same]
 
 
 def listing_digest(objects: Sequence[ObjectInfo], asked: object) -> str:

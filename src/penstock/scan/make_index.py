@@ -1,4 +1,7 @@
-"""From a listing to an index: every file that is not known yet is scanned, many at once."""
+"""From a listing to an index: every file that is not known yet is scanned, many at once.
+
+Of files of which little is read, what all of them need next is asked of their store at once.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,28 @@ from dataclasses import dataclass, field, replace
 from operator import lt
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.cachedir.versions import tag_of
 from penstock.errors import BadIndexError, ConfigError, CorruptShardError, DataError
 from penstock.formats.files import get_file_format
 from penstock.index.files_json import FileShard, IndexedFile, check_readable, dump_files, load_files, settings_of
 from penstock.index.model import ShardLayout
-from penstock.scan.batched_scan import batched_scan
 from penstock.scan.detect import FIRST_BYTES, FileKind, kinds_of
-from penstock.scan.objects import ScannedObject
+from penstock.scan.objects import MissingBytes, ScannedObject
 from penstock.storage.base import shown_url
-from penstock.storage.many import AsksAsynchronously
+from penstock.storage.many import AsksAsynchronously, read_many
 from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.formats.files import FileFormat, ScannedFile
-    from penstock.scan.kept_bytes import ScanKeeper
     from penstock.storage.base import ObjectInfo, Store
 
 _TAILS_AT_ONCE = 16  # each waits for its store, and does little else
 _FILES_AT_ONCE = 8  # each is read as a whole
 _PIECES_AT_ONCE = 16  # of all these files
+_TOGETHER = 1024  # files of which little is read
+_ROUNDS = 4  # a scan begins anew with each
+_MOST_BYTES = 1 << 20  # asked for in a round, of one file; there may be as many of them as files
 
 Identity = tuple[str, int, str | None]
 
@@ -49,6 +52,22 @@ class ScanWatcher(Protocol):
 
 class _Unwatched(ScanWatcher):
     """Hears and does nothing."""
+
+
+class ScanKeeper(Protocol):
+    """Takes what a scan reads of one object, and makes the shards of it that the scan finds in the end."""
+
+    def write(self, data: bytes, begin: int) -> None:
+        """Take bytes, from any thread."""
+        ...
+
+    def publish(self, file: IndexedFile) -> None:
+        """Make what can be made of the shards."""
+        ...
+
+    def close(self) -> None:
+        """Forget the rest."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +90,8 @@ class Scan:
         missing = [
             (info, kind)
             for info, kind in zip(objects, kinds, strict=True)
-            if not _is_of(known.get(_identity(info)), kind)
+            if (file := known.get(_identity(info))) is None
+            or FileKind(file.layout.format, file.layout.compression) != kind
         ]
         looked_at = form.tail_bytes + form.head_bytes
         self.watcher.begin(sum(min(info.num_bytes, looked_at or info.num_bytes) for info, _ in missing))
@@ -119,20 +139,28 @@ class Scan:
     def _scan_together(
         self, missing: Sequence[tuple[ObjectInfo, FileKind]], form: FileFormat
     ) -> dict[int, IndexedFile]:
-        """Scan files of which little is read, as far as they can be scanned so."""
+        """Scan files of which little is read; those are missing in the answer that read much, or again and again."""
+        found: dict[int, IndexedFile] = {}
         if not _reads_little(form) or any(kind.compression for _, kind in missing):
-            return {}
-
-        def open_file(number: int) -> ScannedObject:
-            return self._object(*missing[number])
-
-        def first(file: ScannedObject) -> Span:
-            return file.tail(form.tail_bytes) if form.tail_bytes else Span(0, min(form.head_bytes, file.num_bytes))
-
-        def scan(number: int, file: ScannedObject) -> IndexedFile:
-            return self._indexed(file, *missing[number], form)
-
-        return batched_scan(self.store, len(missing), open_file, first, scan)
+            return found
+        for begin in range(0, len(missing), _TOGETHER):
+            files = {number: self._object(*missing[number]) for number in range(len(missing))[begin:][:_TOGETHER]}
+            wanted = {
+                number: file.tail(form.tail_bytes) if form.tail_bytes else Span(0, min(form.head_bytes, file.num_bytes))
+                for number, file in files.items()
+            }
+            for _ in range(_ROUNDS):
+                numbers, needed = list(wanted), {}
+                for at, data, info in read_many(self.store, [(files[each].name, wanted[each]) for each in numbers]):
+                    number, file = numbers[at], files[numbers[at]]
+                    file.hold(wanted[number], data, info)
+                    file.miss(_MOST_BYTES)
+                    try:
+                        found[number] = self._indexed(file, *missing[number], form)
+                    except MissingBytes as need:
+                        needed[number] = need.span
+                wanted = needed
+        return found
 
     def _scan(self, info: ObjectInfo, kind: FileKind, form: FileFormat, ahead: int) -> IndexedFile:
         self.watcher.check_wanted()
@@ -171,7 +199,7 @@ class Scan:
             format=kind.format, columns=found.columns, compression=kind.compression, settings=found.settings
         )
         shards = _compressed(found, file) if file.is_compressed else [_plain(info, shard) for shard in found.shards]
-        indexed = IndexedFile(info.key, info.num_bytes, tag_of(info), layout, tuple(shards))
+        indexed = IndexedFile(info.key, info.num_bytes, info.version, layout, tuple(shards))
         try:
             check_readable(indexed)
         except BadIndexError as error:
@@ -190,11 +218,7 @@ def _reads_little(form: FileFormat) -> bool:
 
 
 def _identity(info: ObjectInfo) -> Identity:
-    return info.key, info.num_bytes, tag_of(info)
-
-
-def _is_of(file: IndexedFile | None, kind: FileKind) -> bool:
-    return file is not None and FileKind(file.layout.format, file.layout.compression) == kind
+    return info.key, info.num_bytes, info.version
 
 
 def _plain(info: ObjectInfo, shard: Any) -> FileShard:

@@ -6,7 +6,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.versions import tag_of
 from penstock.codecs.stream import decompress_stream
 from penstock.errors import CorruptShardError, ObjectChangedError, StoreError
 from penstock.storage.local import LocalStore
@@ -32,7 +31,7 @@ _CUT_AT_FRAMES = ("zstd", "gz", "bz2")
 _FRAME_BYTES = 1 << 20
 
 
-class MissingBytes(Exception):  # noqa: N818  not an error: whoever scans gets them and begins anew
+class MissingBytes(Exception):  # noqa: N818  not an error: the scan gets them and begins anew
     """Says which bytes of an object a scan needs next."""
 
     def __init__(self, span: Span) -> None:
@@ -70,7 +69,7 @@ class ScannedObject:
         return self._store.root / self.name
 
     def fetch_tail(self, num_bytes: int) -> None:
-        """Read the end of the object, for whoever asks for any of it."""
+        """Read the end of the object, before any of it is asked for."""
         span = self.tail(num_bytes)
         self._held.append((span, self._piece(span)))
 
@@ -79,7 +78,7 @@ class ScannedObject:
         return Span(max(0, self.num_bytes - num_bytes), self.num_bytes)
 
     def hold(self, span: Span, data: Buffer, info: ObjectInfo) -> None:
-        """Take what somebody else has read of the object, for whoever asks for any of it."""
+        """Take what was read of the object elsewhere, before any of it is asked for."""
         self._held.append((span, self._checked(span, data, info)))
 
     def miss(self, most_bytes: int) -> None:
@@ -147,7 +146,8 @@ class ScannedObject:
         return data
 
     def _check(self, info: ObjectInfo) -> None:
-        if info.num_bytes != self.num_bytes or tag_of(info) != tag_of(self._info):
+        if info.num_bytes != self.num_bytes or info.version != self._info.version:
             raise ObjectChangedError(
-                f"{self.name} changed while it was being indexed: try again when nobody writes to it", key=self.name
+                f"{self.name} changed while it was being indexed: try again when it is no longer being written",
+                key=self.name,
             )

@@ -1,4 +1,4 @@
-"""What a user may call his data: a folder, a glob, a list, one file. No IO here.
+"""What users may call their data: a folder, a glob, a list, one file. No IO here.
 
 A source is a root, as it was written, and what to look for below it: real names, in which nothing is escaped. A copy of
 the data in another place has another root and the same names, so it is the same data.
@@ -45,7 +45,7 @@ def has_magic(text: str) -> bool:
 
 
 def is_list(given: Given) -> bool:
-    """Return whether somebody named several things."""
+    """Return whether several things are named."""
     return isinstance(given, Sequence) and not isinstance(given, str)
 
 

@@ -29,7 +29,7 @@ from penstock.formats.parts import load_file
 from penstock.index.model import Column, FileInfo, Part, ShardInfo, ShardLayout
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
-from penstock.publish.materialise import write_samples
+from penstock.publish.samples import write_samples
 from penstock.reading.source import OpenShard, Source
 from penstock.sources.to_arrow import to_batch
 from penstock.status_line import StatusLine

@@ -51,11 +51,6 @@ class Profile:
     values: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
-    def has_keys(self) -> bool:
-        """Return whether there is a pair of keys, and nothing that goes before it."""
-        return "aws_access_key_id" in self.values and not self.needs_boto3
-
-    @property
     def needs_boto3(self) -> bool:
         """Return whether finding credentials takes more than reading them."""
         return any(name in self.values for name in _BEYOND_KEYS)
@@ -133,7 +128,7 @@ def find_credentials(options: Mapping[str, Any], environ: Mapping[str, str]) -> 
         if found:
             return found
     profile = read_profile(options.get("profile"), environ)
-    if profile.has_keys:
+    if "aws_access_key_id" in profile.values and not profile.needs_boto3:
         return profile.settings()
     if profile.needs_boto3:
         require("boto3", extra="aws", purpose=f"profile {profile.name!r}, which is not just a pair of keys,")
@@ -218,7 +213,11 @@ def connect_s3(
 
     options = settings.options
     region = region or options["region"]
-    endpoint = endpoint or options.get("endpoint") or _aws_endpoint(region)
+    endpoint = (
+        endpoint
+        or options.get("endpoint")
+        or (f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}")
+    )
     headers = {"x-amz-acl": options["acl"]} if tuning.writes and options.get("acl") else {}
     is_anonymous = bool(tuning.is_anonymous or options.get("anonymous"))
     signing: Any = {}
@@ -236,7 +235,3 @@ def connect_s3(
         **tuning.config(endpoint, options, headers),
         **signing,
     )
-
-
-def _aws_endpoint(region: str) -> str:
-    return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"

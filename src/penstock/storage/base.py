@@ -39,6 +39,13 @@ class ObjectInfo:
     etag: str | None = None  # a version tag: other bytes, another tag
     modified_ns: int | None = None  # when it was written, in nanoseconds since 1970; many stores count whole seconds
 
+    @property
+    def version(self) -> str | None:
+        """What tells this version of an object from others: its tag, else time and size; None: nothing does."""
+        if self.etag is not None:
+            return self.etag
+        return None if self.modified_ns is None else f"{self.modified_ns:x}-{self.num_bytes:x}"
+
 
 def whole_seconds(seconds: float) -> int:
     """Return a time as `ObjectInfo.modified_ns`, without fractions: many stores tell them in lists and nowhere else."""

@@ -61,9 +61,8 @@ _DBFS_READ_BYTES = 1 << 20  # the most that DBFS gives or takes at once
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """What a file is: its absolute path, its size, and when it was changed, in milliseconds."""
+    """What a file is: its size, and when it was changed, in milliseconds."""
 
-    path: str
     num_bytes: int
     changed_ms: int
 
@@ -82,7 +81,7 @@ class VolumeFiles:
     def status(self, path: str) -> FileStatus:
         """Ask for the headers of a file."""
         found = self._client.files.get_metadata(path)
-        return FileStatus(path, int(found.content_length), _milliseconds(found.last_modified))
+        return FileStatus(int(found.content_length), _milliseconds(found.last_modified))
 
     def read(self, path: str, span: Span) -> tuple[FileStatus, Generator[bytes, None, None]]:
         """Read by the REST call behind the SDK's own download, which takes no ranges."""
@@ -106,7 +105,7 @@ class VolumeFiles:
         if total is None:
             found["contents"].close()
             raise RequestRefusedError(f"{path}: the workspace cannot send ranges of files")
-        status = FileStatus(path, total, _milliseconds(found["last-modified"]))
+        status = FileStatus(total, _milliseconds(found["last-modified"]))
         return status, _stream(found["contents"])
 
     def put(self, file: BinaryIO, path: str) -> None:
@@ -120,7 +119,7 @@ class VolumeFiles:
             if entry.is_directory:
                 yield entry.name, None
             else:
-                yield entry.name, FileStatus(entry.path, entry.file_size, entry.last_modified)
+                yield entry.name, FileStatus(entry.file_size, entry.last_modified)
 
     def delete(self, path: str) -> None:
         """Remove a file."""
@@ -138,7 +137,7 @@ class DbfsFiles:
         found = self._client.dbfs.get_status(path)
         if found.is_dir:
             raise ObjectNotFoundError(f"dbfs:{path} is a folder, not a file")
-        return FileStatus(path, found.file_size, found.modification_time)
+        return FileStatus(found.file_size, found.modification_time)
 
     def read(self, path: str, span: Span) -> tuple[FileStatus, Generator[bytes, None, None]]:
         """Read block by block."""
@@ -158,7 +157,7 @@ class DbfsFiles:
         """List a folder."""
         for entry in self._client.api_client.do("GET", "/api/2.0/dbfs/list", query={"path": folder}).get("files", ()):
             name = posixpath.basename(entry["path"])
-            status = FileStatus(entry["path"], entry["file_size"], entry.get("modification_time", 0))
+            status = FileStatus(entry["file_size"], entry.get("modification_time", 0))
             yield name, None if entry["is_dir"] else status
 
     def delete(self, path: str) -> None:

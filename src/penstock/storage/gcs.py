@@ -42,7 +42,10 @@ def resolve_gcs(url: str, options: Mapping[str, Any], environ: Mapping[str, str]
     """Gather endpoint and credentials: options, HMAC keys, a service account, default credentials; else anonymous."""
     bucket_and_prefix(url)
     taken = take_options("gs", options, _NAMES)
-    endpoint = taken.get("endpoint") or _emulator(environ)
+    emulator = first_set(environ, "STORAGE_EMULATOR_HOST")
+    if emulator is not None and "://" not in emulator:
+        emulator = f"http://{emulator}"
+    endpoint = taken.get("endpoint") or emulator
     return without_none(
         {
             **_credentials(taken, environ),
@@ -114,11 +117,6 @@ def _from_file(path: str) -> dict[str, Any]:
         f"{path} holds Google credentials of type {kind!r}, which penstock cannot use: use a service account, run"
         " `gcloud auth application-default login`, or pass bearer_token in storage_options"
     )
-
-
-def _emulator(environ: Mapping[str, str]) -> str | None:
-    host = first_set(environ, "STORAGE_EMULATOR_HOST")
-    return host if host is None or "://" in host else f"http://{host}"
 
 
 def connect_gcs(settings: StoreSettings, tuning: ClientTuning, bucket: str) -> Any:

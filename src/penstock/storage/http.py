@@ -56,9 +56,6 @@ if TYPE_CHECKING:
     from penstock.storage.object_client import ClientTuning
     from penstock.types import Span
 
-READ_ONLY = "web servers are read-only"
-NO_LIST = "a web server does not list its files; name them, as an index does"
-
 _TAKEN_OFF = {"authorization", "cookie"}  # by the other client, on the way to another host
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 10
@@ -69,11 +66,6 @@ _LONGEST_ANSWER = 1 << 16  # of bodies that are thrown away; behind a longer one
 _RANGE = Bounded(r"bytes (\d+)-\d+/(\d+)", 64)
 
 Origin = tuple[str, str, int]  # scheme, host, port
-
-
-def must_check_redirects(headers: Mapping[str, str]) -> bool:
-    """Return whether any of these headers would follow a redirect to another host by itself."""
-    return any(name.lower() not in _TAKEN_OFF for name in headers)
 
 
 def origin_of(url: str) -> Origin:
@@ -189,17 +181,21 @@ class HttpConnection:
 connections: ConnectionPool[HttpConnection] = ConnectionPool(_MAX_CONNECTIONS)
 
 
-@dataclass(frozen=True)
-class HttpHeaderStore(ReadsBodies[None]):
-    """The files below a path of a web server that wants to see certain headers."""
+class WebFiles:
+    """What is true of every web server: it is for reading, and has no lists."""
 
     settings: StoreSettings
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
-    ranges: RangeSupport = field(default_factory=RangeSupport, init=False, repr=False, compare=False)
 
-    def _walk(self, _session: None, prefix: str) -> NoReturn:
-        raise RequestRefusedError(f"{self._shown(prefix)} cannot be listed: {NO_LIST}")
+    def list(self, prefix: str = "") -> NoReturn:
+        """Refuse: web servers have no lists."""
+        raise RequestRefusedError(
+            f"{join_url(shown_url(self.settings.url), prefix)} cannot be listed: a web server does not list its files;"
+            " name them, as an index does"
+        )
+
+    def check_writable(self) -> NoReturn:
+        """Refuse: web servers are for reading."""
+        raise ConfigError(f"{shown_url(self.settings.url)} cannot be written to: web servers are read-only")
 
     def upload(self, path: Path, key: str) -> None:  # noqa: ARG002
         """Refuse: web servers are for reading."""
@@ -209,9 +205,19 @@ class HttpHeaderStore(ReadsBodies[None]):
         """Refuse: web servers are for reading."""
         self.check_writable()
 
-    def check_writable(self) -> NoReturn:
-        """Return that it is not."""
-        raise ConfigError(f"{shown_url(self.settings.url)} cannot be written to: {READ_ONLY}")
+
+class WebStore(WebFiles, ObjectStore):
+    """The files below a path of a web server, read by the client of object stores."""
+
+
+@dataclass(frozen=True)
+class HttpHeaderStore(WebFiles, ReadsBodies[None]):
+    """The files below a path of a web server that wants to see certain headers."""
+
+    settings: StoreSettings
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
+    ranges: RangeSupport = field(default_factory=RangeSupport, init=False, repr=False, compare=False)
 
     @contextmanager
     def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
@@ -410,16 +416,14 @@ cloud = Cloud(
     place=_place,
     connect=connect_http,
     may_try_anonymous=lambda _: False,
-    read_only=READ_ONLY,
-    no_list=NO_LIST,
     is_trusted=lambda _: False,  # there are all kinds of web servers
 )
 
 
 def _open(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> Store:
-    if settings.options.get(QUERIES) or must_check_redirects(settings.options.get("headers", {})):
+    if settings.options.get(QUERIES) or not _TAKEN_OFF.issuperset(map(str.lower, settings.options.get("headers", ()))):
         return HttpHeaderStore(settings, retry, hooks)
-    return ObjectStore(cloud, settings, retry, hooks)
+    return WebStore(cloud, settings, retry, hooks)
 
 
 family = StoreFamily(open=_open, resolve=resolve_http)

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.storage.many import AskOnce
-    from penstock.storage.streams import OpenBody
     from penstock.types import Span
 
 _PASSING = {408, 409, 412, 425, 429}  # 409 and 412: another commit came first
@@ -67,13 +66,11 @@ class HubStore(ReadsBodies[None]):
             return self.location.revision
         with _lock.get():
             if self._branch not in _commits:
-                _commits[self._branch] = self._ask("", lambda _: self._find_commit(), "its revision")
+                _commits[self._branch] = self._ask("", self._find_commit, "its revision")
             return _commits[self._branch]
 
-    def stat(self, key: str) -> ObjectInfo:
-        """Describe a file."""
-        self.commit()  # which is asked for with a patience of its own
-        return ReadsBodies.stat(self, key)
+    def _prepare(self) -> None:
+        self.commit()
 
     def _describe(self, _session: None, key: str) -> ObjectInfo:
         return self._head(key, self.location.file_url(self.location.path(key), self.commit()))
@@ -157,7 +154,7 @@ class HubStore(ReadsBodies[None]):
         _limit_silence(self.retry.stall_s)
         return _hub().HfApi(endpoint=self.location.endpoint, token=self.location.token or False)
 
-    def _find_commit(self) -> str:
+    def _find_commit(self, _session: None) -> str:
         location = self.location
         info = self._api().repo_info(
             location.repo, revision=location.revision, repo_type=location.kind, timeout=self.retry.stall_s
@@ -183,13 +180,15 @@ class HubStore(ReadsBodies[None]):
             raise StoreError(f"{self.location}/{key}: the Hub did not tell the size of the file")
         return ObjectInfo(key, found.size, found.etag)
 
-    def _opener(self) -> OpenBody:
-        return partial(self._open, commit=self.commit())
-
     @contextmanager
-    def _open(self, key: str, span: Span, commit: str = "") -> Iterator[ResponseBody]:
-        url = self.location.file_url(self.location.path(key), commit)
-        with self._session(key), nullcontext() if len(span) == 0 else self._get(url, span) as response:
+    def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
+        url = self.location.file_url(self.location.path(key), self.commit())
+        with (
+            self._session(key),
+            nullcontext()
+            if len(span) == 0
+            else _utils().get_session().stream("GET", url, **self._options(span)) as response,
+        ):
             if response is None or response.status_code == 416:  # the file ends before the range begins
                 yield ResponseBody(self._head(key, url), iter(()))
                 return
@@ -197,10 +196,6 @@ class HubStore(ReadsBodies[None]):
             skip = 0 if response.status_code == 206 else span.begin
             # As they come: gathered to larger ones they would be lost with the connection.
             yield ResponseBody(_describe_answer(key, response), cut_chunks(response.iter_bytes(), skip, len(span)))
-
-    def _get(self, url: str, span: Span) -> AbstractContextManager[Any]:
-        request: AbstractContextManager[Any] = _utils().get_session().stream("GET", url, **self._options(span))
-        return request
 
     def _options(self, span: Span) -> dict[str, Any]:
         headers = _utils().build_hf_headers(token=self.location.token or False, library_name="penstock")
@@ -253,7 +248,12 @@ class HubStore(ReadsBodies[None]):
                 _commits[self._branch] = done.oid
 
     def _change_bucket(self, **changes: Any) -> None:
-        _buckets(self._api()).batch_bucket_files(self.location.repo, **changes)
+        api = self._api()
+        if not hasattr(api, "batch_bucket_files"):
+            raise MissingExtraError(
+                "the installed huggingface_hub does not support buckets: run pip install -U huggingface_hub"
+            )
+        api.batch_bucket_files(self.location.repo, **changes)
 
 
 family = StoreFamily(
@@ -269,14 +269,6 @@ def _hub() -> Any:
 def _utils() -> Any:
     """Return its helpers, which are a module of their own that has to be imported."""
     return require("huggingface_hub.utils", extra="hf", purpose="reading hf:// URLs")
-
-
-def _buckets(api: Any) -> Any:
-    if not hasattr(api, "list_bucket_tree"):
-        raise MissingExtraError(
-            "the installed huggingface_hub does not support buckets: run pip install -U huggingface_hub"
-        )
-    return api
 
 
 def _limit_silence(patience_s: float) -> None:

@@ -168,11 +168,6 @@ def _into(data: memoryview) -> Callable[[Buffer, int], None]:
     return keep
 
 
-def _is_known(options: Mapping[str, Any]) -> bool:
-    """Return whether a bucket is at its provider's own address, or at one trusted with the user's credentials."""
-    return not (options.get("endpoint") and options.get("anonymous"))
-
-
 class Call(Protocol[T_co]):
     """One request, or several, to an obstore client about one path."""
 
@@ -187,9 +182,10 @@ class Cloud:
     # Bucket, and prefix within it.
     place: Callable[[StoreSettings], tuple[str, str]] = lambda settings: bucket_and_prefix(settings.url)
     may_try_anonymous: Callable[[Mapping[str, Any]], bool] = lambda options: not options.get("anonymous")
-    read_only: str | None = None  # why it cannot be written to
-    no_list: str | None = None  # why it cannot be listed
-    is_trusted: Callable[[Mapping[str, Any]], bool] = _is_known  # to send no more than asked
+    # To send no more than asked: a bucket at its provider's own address, or at one trusted with the user's credentials.
+    is_trusted: Callable[[Mapping[str, Any]], bool] = lambda options: (
+        not (options.get("endpoint") and options.get("anonymous"))
+    )
 
 
 @dataclass(frozen=True)
@@ -325,8 +321,6 @@ class ObjectStore(ReadsPieces):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the objects whose keys begin with a prefix, sorted by key."""
-        if self.cloud.no_list:
-            raise RequestRefusedError(f"{shown_url(self.settings.url)} cannot be listed: {self.cloud.no_list}")
         return iter(sorted(self._list(prefix), key=lambda info: info.key))
 
     def upload(self, path: Path, key: str) -> None:
@@ -334,7 +328,6 @@ class ObjectStore(ReadsPieces):
         import obstore
 
         check_key(key)
-        self._check_writable()
         with open_file(path) as file:
             num_bytes = file.seek(0, 2)
         part_bytes = max(PIECE_BYTES, -(-num_bytes // _MOST_PARTS))
@@ -363,13 +356,11 @@ class ObjectStore(ReadsPieces):
         """Remove an object."""
         import obstore
 
-        self._check_writable()
         self.stat(key)  # most object stores do not mind deleting what is not there
         self._drive(key, lambda client, path, _: obstore.delete(client, path), writes=True)
 
     def check_writable(self) -> None:
         """Raise if the bucket is missing or does not know us; being allowed to write but not to list is fine."""
-        self._check_writable()
         try:
             next(self._list("", writes=True), None)
         except AccessDeniedError as error:
@@ -495,10 +486,6 @@ class ObjectStore(ReadsPieces):
 
     def _connect(self, tuning: ClientTuning) -> Any:
         return self.cloud.connect(self.settings, tuning, self._place[0])
-
-    def _check_writable(self) -> None:
-        if self.cloud.read_only:
-            raise ConfigError(f"{shown_url(self.settings.url)} cannot be written to: {self.cloud.read_only}")
 
 
 def object_family(cloud: Cloud, resolve: Resolve) -> StoreFamily:

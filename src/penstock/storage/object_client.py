@@ -133,7 +133,8 @@ _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"}
 def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
     """Return in our terms what an error of obstore about `what` (an object, shown to users) means."""
     text = redacted(str(error))
-    status = _status(text)
+    found = _first(_STATUS, text)
+    status = int(found) if found else None
     code = _first(_CODE, text)
     kind = type(error).__name__
     reason = _reason(text, status, code)
@@ -197,11 +198,6 @@ def translated_errors(what: str, bucket: str) -> Iterator[None]:
 def is_range_error(error: StoreError) -> bool:
     """Return whether a store refused a request because of its range: the object is empty, shorter, or has no ranges."""
     return isinstance(error, RequestRefusedError) and (error.facts.get("status") in (416, None))
-
-
-def _status(text: str) -> int | None:
-    found = _first(_STATUS, text)
-    return int(found) if found else None
 
 
 def _reason(text: str, status: int | None, code: str | None) -> str:

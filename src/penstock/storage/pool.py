@@ -55,12 +55,12 @@ class ConnectionPool(Generic[C]):
             try:
                 yield connection
             except PenstockError:
-                idle.put(connection)
+                idle.connections.append(connection)
                 raise
             except BaseException:
                 connection.close()
                 raise
-            idle.put(connection)
+            idle.connections.append(connection)
         finally:
             idle.permits.release()
 
@@ -70,24 +70,21 @@ class _IdleConnections(Generic[C]):
 
     def __init__(self, limit: int) -> None:
         self.permits = threading.BoundedSemaphore(limit)
-        self._idle: list[C] = []  # append and pop are atomic
+        self.connections: list[C] = []  # append and pop are atomic
         abandon_in_children(self)
 
     def after_fork_in_child(self) -> None:
         """Keep them for ever, and untouched: to collect one would close it, some with a word over the parent's line."""
-        _of_parents.append(self._idle)
+        _of_parents.append(self.connections)
 
     def take(self) -> C | None:
         """Return the connection used last, which is the least likely to have been dropped for idleness."""
-        while self._idle:
+        while self.connections:
             try:
-                connection = self._idle.pop()
+                connection = self.connections.pop()
             except IndexError:  # another thread was faster
                 return None
             if connection.is_open():
                 return connection
             connection.close()
         return None
-
-    def put(self, connection: C) -> None:
-        self._idle.append(connection)

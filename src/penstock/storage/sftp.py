@@ -102,7 +102,8 @@ def resolve_login(url: str, options: Mapping[str, Any], environ: Mapping[str, st
     home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
     in_url = _from_url(url)
     config = _from_ssh_config(home, in_url["host"])
-    login = {**config, **_from_environment(environ), **given, **in_url}
+    found = without_none({option: first_set(environ, *names) for option, names in _ENVIRONMENT.items()})
+    login = {**config, **found, **given, **in_url}
     login["host"] = config.get("host", in_url["host"])
     login["port"] = int(login.get("port", 22))
     login.setdefault("username", environ.get("USER") or getpass.getuser())
@@ -144,10 +145,6 @@ def _from_url(url: str) -> dict[str, Any]:
             "password": unquote(parts.password) if parts.password else None,
         }
     )
-
-
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    return without_none({option: first_set(environ, *names) for option, names in _ENVIRONMENT.items()})
 
 
 def _from_ssh_config(home: Path, host: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from penstock.errors import RequestRefusedError, StoreError
 from penstock.files import PART_SUFFIX, atomic_write, os_errors
@@ -111,9 +111,6 @@ class ResponseBody:
     chunks: Iterator[Buffer]
 
 
-OpenBody: TypeAlias = "Callable[[str, Span], AbstractContextManager[ResponseBody]]"
-
-
 class ReadsBodies(ReadsPieces, Generic[SessionT]):
     """A store whose objects are opened and read as they arrive: a subclass asks once, and here it is asked again."""
 
@@ -158,6 +155,7 @@ class ReadsBodies(ReadsPieces, Generic[SessionT]):
     def stat(self, key: str) -> ObjectInfo:
         """Describe an object."""
         check_key(key)
+        self._prepare()
         return self._ask(key, lambda session: self._describe(session, key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -166,9 +164,8 @@ class ReadsBodies(ReadsPieces, Generic[SessionT]):
         keys = {info.key: info for info in found if not info.key.endswith(PART_SUFFIX)}
         return (keys[key] for key in sorted(keys) if key.startswith(prefix))
 
-    def _opener(self) -> OpenBody:
-        """Return what opens ranges of one version of the store."""
-        return self._open
+    def _prepare(self) -> None:
+        """Ask, with a patience of its own, for what every request needs."""
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
         """Return a range of an object, and what the whole object is."""
@@ -183,12 +180,12 @@ class ReadsBodies(ReadsPieces, Generic[SessionT]):
 
     def _read_up_to(self, key: str, span: Span, etag: str | None) -> tuple[bytearray, ObjectInfo]:
         """Read a range, or what the object has of it, all of one version, through as many connections as it takes."""
-        open_body = self._opener()
+        self._prepare()
         attempts = Attempts(self.retry, self.hooks, f"reading {check_key(key)}")
         data = bytearray()
         while True:
             try:
-                with open_body(key, Span(span.begin + len(data), span.end)) as body:
+                with self._open(key, Span(span.begin + len(data), span.end)) as body:
                     check_version(key, body.info, etag)
                     etag = body.info.etag
                     for chunk in body.chunks:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from penstock.storage.base import StoreSettings
 
 _WITH_ESCAPES = ("http", "https", "file", "sftp", "ssh")
+WEB = ("http", "https")
+QUERIES = "queries"  # the option of a store: real path on the host → what is asked for, path and query as written
+_KEPT_IN_PATH = "/%:@!$&'()*+,;=~"  # as they stand: others may have signed them so
+_KEPT_IN_QUERY = _KEPT_IN_PATH + "?[]"
 _KEPT = "/:@!$&'()+,;="  # what means nothing else in a path, neither to servers nor in a glob
 
 
@@ -59,12 +63,6 @@ def join_url(root: str, name: str) -> str:
     return folder + (escaped(name) if has_escapes(root) else name)
 
 
-WEB = ("http", "https")
-QUERIES = "queries"  # the option of a store: real path on the host → what is asked for, path and query as written
-_KEPT_IN_PATH = "/%:@!$&'()*+,;=~"  # as they stand: others may have signed them so
-_KEPT_IN_QUERY = _KEPT_IN_PATH + "?[]"
-
-
 def split_query(url: str) -> tuple[str, str]:
     """Cut a URL into the name of a file and its query, which only web servers have."""
     name, _, query = url.partition("?") if url_scheme(url) in WEB else (url, "", "")
@@ -72,7 +70,7 @@ def split_query(url: str) -> tuple[str, str]:
 
 
 def with_queries(settings: StoreSettings, queries: Mapping[str, str]) -> StoreSettings:
-    """Return a store the queries of its files, which are told by their URLs; those for other servers are not for it."""
+    """Return a store with the queries of its files, out of those of URLs; those for other servers are not for it."""
     server = _server(settings.url)
     own = {real_path(url): _target(url, query) for url, query in queries.items() if _server(url) == server}
     return replace(settings, options={**settings.options, QUERIES: own}) if own else settings

@@ -74,7 +74,7 @@ def open_ahead(packed: bytes) -> int:
 
 
 class IndexRead:
-    """The first bytes of an object, on their way; its store is asked once."""
+    """The first bytes of an object, as they come; its store is asked once."""
 
     def __init__(self, store: ObjectStore, key: str) -> None:
         self.settings, self.key = store.settings, key
@@ -105,7 +105,7 @@ class IndexRead:
 
 @contextmanager
 def _errors_met_again() -> Iterator[None]:
-    """Whoever asks for what cannot be read ahead asks the store again, and is told why it fails."""
+    """Log an error: a later question for the same meets it again, and is told why."""
     try:
         yield
     except Exception as error:  # noqa: BLE001
@@ -129,7 +129,7 @@ class IndexesAhead:
                     self._reads.append(IndexRead(store, key))
 
     def take(self, settings: StoreSettings, key: str) -> First | None:
-        """Return the first bytes of an object, after waiting if they are on their way; None: it was not asked for."""
+        """Return the first bytes of an object, after waiting if they are being read; None: it was not asked for."""
         with self._lock:
             found = next((read for read in self._reads if (read.settings, read.key) == (settings, key)), None)
             if found is None:

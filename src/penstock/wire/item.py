@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+GroupKey = tuple[int, int]  # client and its group
+Cause = tuple[GroupKey, int]  # one of the streams of a group
+ItemKey = tuple[str, str]  # directory and identity of the item
+
 
 class StoredSpan(NamedTuple):
     """Where in an object a file lies, and what the whole object must still be."""

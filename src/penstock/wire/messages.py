@@ -8,7 +8,7 @@ three times as long to make, and settings of stores hold secrets.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 from penstock.errors import FetcherError
 from penstock.storage.base import ObjectInfo, StoreSettings
@@ -19,6 +19,12 @@ from penstock.wire.frames import Header
 from penstock.wire.item import Item, Want
 from penstock.wire.quota import OpenShardQuota
 from penstock.wire.settings import CachedStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from typing_extensions import Buffer
 
 AnswerT = TypeVar("AnswerT", covariant=True)
 
@@ -107,7 +113,7 @@ class NodeCounts:
     pieces_in_flight: int
     concurrency: int
     bytes_per_s: float
-    directories: dict[str, int]  # bytes in each, those on their way included
+    directories: dict[str, int]  # bytes in each, those being fetched included
     groups: int
 
 
@@ -139,6 +145,23 @@ class GroupUpdate:
         self.quota = later.quota or self.quota
         for stream, counts in later.counts.items():
             self.counts[stream] = self.counts.get(stream, StreamCounts()) + counts
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Pending:
+    """An answer that comes later; `end` is called once it has come, or is no longer wanted. It does not travel."""
+
+    future: Future[Any]
+    progress: Callable[[], Progress]
+    end: Callable[[], None] = lambda: None
+
+
+def answer_of(result: Any) -> tuple[Any, Sequence[Buffer]]:
+    """Return what answers a request that has ended, and the bytes that follow."""
+    if not isinstance(result, list):
+        return result, ()
+    sizes = tuple(sum(memoryview(piece).nbytes for piece in pieces) for pieces in result)
+    return Found(sizes), [piece for pieces in result for piece in pieces]
 
 
 # --- Messages -----------------------------------------------------------------------------------------------
@@ -191,7 +214,7 @@ class LeaseAcquired(Message[Done]):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Withdraw(Message[Done]):
-    """Nobody waits any more for the answer to a request of this connection."""
+    """The answer to a request of this connection is no longer waited for."""
 
     request: int
 

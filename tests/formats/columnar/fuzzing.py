@@ -26,7 +26,7 @@ import pyarrow as pa
 from penstock import ArrowShardedSource, ParquetShardedSource
 from penstock.errors import PenstockError
 from penstock.formats.base import ReadOptions
-from tests.formats.columnar.test_values import write_ipc, write_parquet
+from tests.formats.columnar.test_nodes import write_ipc, write_parquet
 from tests.formats.fuzzing import WORDS, damaged, read_all, respelled
 from tests.formats.hostile import limit_memory, most_memory
 from tests.formats.in_place import InPlace, MemoryFile

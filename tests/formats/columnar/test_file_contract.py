@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from penstock.testing import FileFormatContract
-from tests.formats.columnar.test_values import write_ipc, write_parquet
+from tests.formats.columnar.test_nodes import write_ipc, write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -35,7 +35,7 @@ from penstock.formats.columnar.footer import (
 )
 from penstock.formats.columnar.format import join_spans
 from tests.formats.columnar.fuzzing import some_table
-from tests.formats.columnar.test_values import write_ipc, write_parquet
+from tests.formats.columnar.test_nodes import write_ipc, write_parquet
 from tests.formats.in_place import InPlace, MemoryFile
 
 ROOT = Path(__file__).parents[3]
@@ -211,7 +211,7 @@ def test_offsets_that_point_outside_are_noticed() -> None:
     at = raw.index(offsets)
     broken = raw[:at] + np.array([0, 1, 2**30, 6], "<i4").tobytes() + raw[at + 16 :]
     reader = file.form.open([broken], info, ReadOptions())
-    assert reader.read([0])[0]["x"] == "a"  # rows that nobody reads are not looked at
+    assert reader.read([0])[0]["x"] == "a"  # rows that are not read are not looked at
     for row in (1, 2):
         with pytest.raises(CorruptShardError, match="has offsets that point outside of it"):
             reader.read([row])

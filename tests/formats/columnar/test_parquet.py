@@ -11,7 +11,7 @@ import pytest
 from penstock import StreamingDataset
 from penstock.errors import CorruptShardError
 from penstock.formats.columnar import parquet
-from tests.formats.columnar.test_values import write_parquet
+from tests.formats.columnar.test_nodes import write_parquet
 from tests.formats.in_place import InPlace, MemoryFile
 
 if TYPE_CHECKING:

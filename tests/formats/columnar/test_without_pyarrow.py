@@ -1,4 +1,4 @@
-"""Only whoever unpacks files needs pyarrow: readers never load it, and without it an error says what to install."""
+"""Only unpacking files needs pyarrow: readers never load it, and without it an error says what to install."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.formats.columnar.test_values import write_parquet
+from tests.formats.columnar.test_nodes import write_parquet
 from tests.formats.in_place import InPlace, MemoryFile
 
 ROOT = Path(__file__).parents[3]

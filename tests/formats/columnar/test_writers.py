@@ -18,7 +18,7 @@ from PIL import Image
 from penstock.errors import CorruptShardError
 from penstock.testing.formats import is_same
 from tests.formats.columnar.table import column_values, sample_values
-from tests.formats.columnar.test_values import write_ipc, write_parquet
+from tests.formats.columnar.test_nodes import write_ipc, write_parquet
 from tests.formats.in_place import InPlace, MemoryFile
 
 ROOT = Path(__file__).parents[3]

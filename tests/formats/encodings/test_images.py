@@ -13,11 +13,11 @@ from PIL import Image
 
 from penstock.errors import CorruptShardError
 from penstock.testing.formats import is_same
-from tests.formats.columnar.test_values import write_parquet
+from tests.formats.columnar.test_nodes import write_parquet
 from tests.formats.columnar.test_writers import hub_table
 from tests.formats.in_place import InPlace, MemoryFile
 from tests.formats.making import build, make_layout, open_parts, read_stored, store_and_read
-from tests.formats.webdataset.test_webdataset import tar_of
+from tests.formats.webdataset.test_format import tar_of
 
 DEPTH = (np.arange(384, dtype=np.uint16) * 170).reshape(16, 24)  # 384 values, most of them above 255
 

@@ -152,7 +152,7 @@ def test_headers_that_make_no_sense_are_refused(data: bytes, reason: str) -> Non
         InPlace("csv_file", MemoryFile("d/a.csv", data))
 
 
-def test_types_that_nobody_knows_are_refused() -> None:
+def test_unknown_types_are_refused() -> None:
     with pytest.raises(ConfigError, match="'date'.*use one of str, int, float, bool, json"):
         InPlace("csv_file", MemoryFile("a.csv", b"a\n1\n"), {"types": {"a": "date"}})
 

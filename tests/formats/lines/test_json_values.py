@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 from penstock import JsonShardedSource
 from penstock.errors import CorruptShardError, SampleIndexError
-from penstock.formats.content import BEGINNING
+from penstock.formats.content import FileContent
+from penstock.formats.files import FilesReading
 from penstock.formats.lines.json_values import ValueBlocks
 from penstock.sources.file_versions import FileStage, FileVersion
 from penstock.sources.iterators import SampleIterator
 from tests.sources.cutting import check_cut_anywhere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from penstock.codecs.stream import FrameStart
 
 TEXT = st.text(alphabet='a"\\]},ü😀\n')
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), TEXT)
@@ -34,26 +34,25 @@ def pieces(data: bytes, size: int, begin: int) -> Iterator[bytes]:
     return iter([data[at : at + size] for at in range(begin, len(data), size)])
 
 
-class Opened:
-    """Content without frames."""
+class Stored:
+    """A file whose chunks are made as they are asked for."""
+
+    num_bytes = 1 << 40
 
     def __init__(self, open_at: Callable[[int], Iterator[bytes]]) -> None:
-        self._open_at = open_at
+        self.chunks = open_at
 
-    def read(self, byte: int = 0, frame: FrameStart = BEGINNING) -> Iterator[bytes]:
-        assert frame == BEGINNING
-        return self._open_at(byte)
-
-    def frames_from(self, byte: int) -> Sequence[FrameStart]:
-        return (BEGINNING,)
+    def read(self, begin: int, end: int) -> bytes:
+        raise AssertionError(f"bytes {begin} to {end} are not needed")
 
 
-def read(data: bytes, size: int = 1000, **settings: Any) -> SampleIterator:
-    return samples_of(Opened(partial(pieces, data, size)), **settings)
+def read(data: bytes, size: int = 1000, row: int = 0, **settings: Any) -> SampleIterator:
+    return samples_of(Stored(partial(pieces, data, size)), row, **settings)
 
 
-def samples_of(content: Opened, **settings: Any) -> SampleIterator:
-    return SampleIterator(FileStage(ValueBlocks(content, "a.json", **settings), FileVersion("a.json", 0, None)))
+def samples_of(stored: Any, row: int = 0, **settings: Any) -> SampleIterator:
+    blocks = ValueBlocks(FileContent("a.json", stored, None), FilesReading(**settings), row)
+    return SampleIterator(FileStage(blocks, FileVersion("a.json", 0, None)))
 
 
 @given(
@@ -97,8 +96,8 @@ def test_faults_are_named_after_what_comes_before_them(text: str, before: int, m
 
 def test_values_that_are_no_objects_are_left_out_if_asked() -> None:
     data = b'[1, {"a": 1}, [], {"a": 2}, "x", null]'
-    assert check_cut_anywhere(partial(read, data, 5, skips_others=True)) == [{"a": 1}, {"a": 2}]
-    assert list(read(data, row=2, skips_others=True)) == [{"a": 2}]  # rows are those of the file
+    assert check_cut_anywhere(partial(read, data, 5, on_error="skip")) == [{"a": 1}, {"a": 2}]
+    assert list(read(data, row=2, on_error="skip")) == [{"a": 2}]  # rows are those of the file
 
 
 def test_a_fault_does_not_have_the_rest_of_the_file_read() -> None:
@@ -111,7 +110,7 @@ def test_a_fault_does_not_have_the_rest_of_the_file_read() -> None:
             given += 1
             yield b', {"a": 1}' * 10
 
-    samples = samples_of(Opened(content))
+    samples = samples_of(Stored(content))
     assert next(samples) == {"a": 1}
     with pytest.raises(CorruptShardError, match="item 1"):
         next(samples)
@@ -128,7 +127,7 @@ def test_a_state_is_a_seek_and_small_values_take_no_longer_in_large_pieces(tmp_p
     assert state["byte"] > path.stat().st_size * 0.95
     # What lies before the place need not even be JSON any more.
     data = path.read_bytes()
-    opened = Opened(lambda begin: iter([data[begin:]]) if begin else iter([b"x"]))
+    opened = Stored(lambda begin: iter([data[begin:]]) if begin else iter([b"x"]))
     resumed = samples_of(opened)
     resumed.load_state_dict({name: value for name, value in state.items() if name != "file"})
     assert list(resumed) == rows[39_000:]

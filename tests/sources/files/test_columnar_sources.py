@@ -10,8 +10,8 @@ import pytest
 
 from penstock import ArrowShardedSource, AsyncDataLoader, ParquetShardedSource
 from penstock.errors import CorruptShardError
+from tests.formats.columnar.test_nodes import write_ipc
 from tests.formats.columnar.test_parquet import with_flipped_bit
-from tests.formats.columnar.test_values import write_ipc
 from tests.formats.in_place import InPlace, MemoryFile
 from tests.states.cases import make_data
 

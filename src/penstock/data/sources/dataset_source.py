@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from penstock.data.local import rows_at_once
 from penstock.reading.local_folder import LocalFolder
+from penstock.reading.schedule import rows_at_once
 from penstock.reading.source import JoinedSources, ShardRange, fetched_by, mean_sizes
 from penstock.sources.base import ShardedSource
 from penstock.sources.shard_info import ShardInfo
@@ -17,10 +17,9 @@ from penstock.sources.shard_info import ShardInfo
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.data.open_streams import OpenedStreams
+    from penstock.data.open_streams import OpenedStream, OpenedStreams
     from penstock.data.pass_readers import PassReaders
-    from penstock.data.settings import DatasetSettings
-    from penstock.data.stream import Stream
+    from penstock.data.stream import DatasetSettings, Stream
     from penstock.reading.source import CodeDigest, Source
     from penstock.reading.transforms import SampleTransforms
     from penstock.types import Int64Array, Sample
@@ -55,8 +54,8 @@ class ShardNames:
         """The number of each shard, in order."""
         numbers: dict[str, int] = {}
         opened = self.opened
-        for label, files, lengths in zip(self._labels, opened.files, opened.lengths, strict=True):
-            for shard in range(len(lengths)):
+        for label, (_, _, shards, files) in zip(self._labels, opened.streams, strict=True):
+            for shard in range(shards.num_shards):
                 number = len(numbers)
                 plain = opened.source.describe_shard(number) if files is None else files.index.shards[shard].name
                 name, count = f"{label}{plain}", 1
@@ -76,7 +75,9 @@ class DatasetShardedSource(ShardedSource):
     def __init__(self, dataset: ReadableDataset, names: ShardNames) -> None:
         self._dataset, self._names = dataset, names
         self._starts: Int64Array = dataset._opened.source.spans.starts
-        self.code_digests = [digest for code in dataset._opened.code_digests for digest in code]
+        self.code_digests = [
+            digest for each in dataset._opened.streams if each.own is not None for digest in each.own.code_digests
+        ]
 
     @cached_property
     def shard_names(self) -> Sequence[str]:
@@ -110,7 +111,7 @@ class DatasetShardedSource(ShardedSource):
         """A hash of the data and of how they are read; None if functions of yours or unknown sources take part."""
         dataset = self._dataset
         opened = dataset._opened
-        versions = [_version_of(opened, number) for number in range(len(opened.files))]
+        versions = [_version_of(opened, stream) for stream in opened.streams]
         if dataset._transforms is not None or dataset._is_overridden or not all(versions):
             return None
         told = repr((versions, dataset._settings.decoding, self.shard_lengths()))
@@ -146,7 +147,7 @@ class DatasetShardedSource(ShardedSource):
             made: list[Sample] = dataset[ids]
             return made
         with dataset.readers.here.borrow_reader() as reader, reader.counts.reading(ids):
-            samples = reader.batches.read(ids).samples()
+            samples = reader.read(ids).samples()
         if dataset._transforms is None:
             return samples
         return [dataset._transforms.apply(number, each) for number, each in zip(ids.tolist(), samples, strict=True)]
@@ -165,12 +166,12 @@ class _StreamOfDataset(JoinedSources):
         self.content, self.code_digests = content, code_digests
 
 
-def _version_of(opened: OpenedStreams, number: int) -> str:
+def _version_of(opened: OpenedStreams, stream: OpenedStream) -> str:
     """Distinguish the data of a stream from others, also from earlier ones in the same place; "" if nothing does."""
-    files = opened.files[number]
+    files = stream.files
     if files is None:
-        return opened.contents[number]
-    if files.cached is not None and opened.table is not None:
-        edition = opened.table.cache.indexes[files.cached]
+        return stream.shards.source.content
+    if files.cached is not None and opened.cache is not None:
+        edition = opened.cache.indexes[files.cached]
         return "" if edition is None else edition[0]
     return files.in_place.version if isinstance(files.in_place, LocalFolder) else ""

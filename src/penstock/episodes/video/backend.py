@@ -33,12 +33,10 @@ class VideoFile(Protocol):
         """The frame that comes next without a seek, if that is known."""
         ...
 
-    def decode(
-        self, first: int, last: int, is_wanted: Callable[[int], bool] = lambda _: True
-    ) -> Iterator[tuple[int, Any]]:
-        """Decode from one frame to another, and give with them all others on the way to the first.
+    def decode(self, first: int, last: int) -> Iterator[tuple[int, Callable[[], Any]]]:
+        """Decode from one frame to another, and all others on the way to the first: numbers, and what makes each frame.
 
-        A frame that nobody wants is None.
+        A frame that is not wanted need not be made.
         """
         ...
 

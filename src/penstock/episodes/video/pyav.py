@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +45,10 @@ class PyavBackend:
         return RgbConverter().convert
 
 
+def _made(frame: Any) -> Any:
+    return frame
+
+
 class PyavFile:
     """An open video file. For one thread at a time."""
 
@@ -70,13 +75,11 @@ class PyavFile:
         """The frame that comes next without a seek, if that is known."""
         return None if self._decoded is None or self._next == _UNKNOWN else self._next
 
-    def decode(
-        self, first: int, last: int, is_wanted: Callable[[int], bool] = lambda _: True
-    ) -> Iterator[tuple[int, Any]]:
-        """Decode from one frame to another, and give with them all others on the way to the first."""
+    def decode(self, first: int, last: int) -> Iterator[tuple[int, Callable[[], Any]]]:
+        """Decode from one frame to another, and all others on the way to the first."""
         try:
             for number, frame in self._decode(first, last):
-                yield number, frame if is_wanted(number) else None
+                yield number, partial(_made, frame)
         except self._av.FFmpegError as error:
             self._decoded = None
             at, to = (float(self.index.ticks[max(0, each)] * self.index.tick_s) for each in (self._next, last))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,20 +94,15 @@ class TorchcodecFile:
         """The frame that comes next without a seek, if that is known."""
         return self._next
 
-    def decode(
-        self, first: int, last: int, is_wanted: Callable[[int], bool] = lambda _: True
-    ) -> Iterator[tuple[int, Any]]:
-        """Decode from one frame to another, and give with them all others on the way to the first.
+    def decode(self, first: int, last: int) -> Iterator[tuple[int, Callable[[], Any]]]:
+        """Decode from one frame to another, and all others on the way to the first.
 
-        A frame that nobody wants is None: it is decoded, but never turned into RGB.
+        A frame that is not wanted is decoded, but never turned into RGB.
         """
         keyframe = int(self.index.keyframes[self.index.keyframe_of(np.array([first]))[0]])
         begin = keyframe if self._next is None or not keyframe <= self._next <= first else self._next
         for number in range(begin, last + 1):
-            frame = self._frame(number) if is_wanted(number) else None
-            if frame is not None:
-                self._next = number + 1
-            yield number, frame
+            yield number, partial(self._frame, number)
 
     def _frame(self, number: int) -> npt.NDArray[np.uint8]:
         try:
@@ -118,6 +114,7 @@ class TorchcodecFile:
             self._next = None
             raise self._damaged(number, f"the frame at {found.pts_seconds:.6f} s came instead")
         pixels: npt.NDArray[np.uint8] = found.data.numpy()
+        self._next = number + 1
         return pixels
 
     def _damaged(self, number: int, why: str) -> CorruptShardError:

@@ -58,7 +58,8 @@ def convert_to_lerobot(
                 if not isinstance(record, Mapping):
                     raise ColumnTypeError(f"a record must be a dict, got {type(record).__name__}")
                 if episode_key not in record:
-                    _check_all_alike(episode is None)
+                    if episode is not None:
+                        raise MissingColumnError("it has no number of an episode, as the records before it have")
                     frames = cut_into_frames(_renamed(record, keys, task_key), record.get(task_key, task), task_key)
                     writer.write_episode(frames)
                     continue
@@ -137,11 +138,6 @@ def _plain(value: Any) -> Any:
 
 def _task(value: Any) -> str | None:
     return None if value is None else str(value)
-
-
-def _check_all_alike(is_alike: bool) -> None:
-    if not is_alike:
-        raise MissingColumnError("it has no number of an episode, as the records before it have")
 
 
 def _check_new(name: Any, seen: set[Any]) -> None:

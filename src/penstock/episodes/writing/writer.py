@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from penstock.episodes.feature_stats import join_stats
 from penstock.episodes.info import DEFAULT_PATHS, INFO_NAME
 from penstock.episodes.writing.episode import EpisodeInProgress
-from penstock.episodes.writing.rows import ParquetFiles, table_of
+from penstock.episodes.writing.files import ParquetFiles, VideoCoding, VideoFiles, table_of
 from penstock.episodes.writing.schema import ADDED, check_frame, declare_features, infer_features
-from penstock.episodes.writing.videos import VideoCoding, VideoFiles
 from penstock.errors import BadSampleError, ColumnTypeError, ConfigError, OutputExistsError, WriterClosedError
 from penstock.extras import require
 from penstock.publish.target import LOCK_NAME, open_target
@@ -23,13 +22,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from penstock.episodes.info import Feature
     from penstock.types import Sample
 
 _VERSION = "v3.0"
 _EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _EPISODES_AT_ONCE = 200  # rows of `meta/episodes` in a row group
-_MB = 1 << 20
 
 
 class LeRobotWriter:
@@ -101,8 +98,8 @@ class LeRobotWriter:
                 path=self._target.shown,
             )
         self._data_path, self._video_path = DEFAULT_PATHS[3]
-        self._data = ParquetFiles(self._target.folder, self._data_path, data_files_size_in_mb * _MB, chunks_size)
-        self._episodes = ParquetFiles(self._target.folder, _EPISODES_PATH, data_files_size_in_mb * _MB, chunks_size)
+        self._data = ParquetFiles(self._target.folder, self._data_path, data_files_size_in_mb, chunks_size)
+        self._episodes = ParquetFiles(self._target.folder, _EPISODES_PATH, data_files_size_in_mb, chunks_size)
         self._videos: dict[str, VideoFiles] = {}
         self._episode: EpisodeInProgress | None = None
         self._rows: list[dict[str, Any]] = []  # of meta/episodes, not written yet
@@ -232,31 +229,22 @@ class LeRobotWriter:
         for key, encoder in episode.encoders.items():
             files = self._videos.get(key)
             if files is None:
-                files = self._videos[key] = self._open_videos(episode.features[key])
+                where = (self._target.folder, self._video_path, self._limits["video"], self._chunks_size)
+                files = self._videos[key] = VideoFiles(episode.features[key], self._coding, *where)
             begin, end = files.add(encoder.finish(), episode.num_frames)
-            spans[f"videos/{key}/chunk_index"] = files.numbers.chunk
-            spans[f"videos/{key}/file_index"] = files.numbers.file
+            spans[f"videos/{key}/chunk_index"] = files.chunk
+            spans[f"videos/{key}/file_index"] = files.file
             spans[f"videos/{key}/from_timestamp"] = begin
             spans[f"videos/{key}/to_timestamp"] = end
         return spans
-
-    def _open_videos(self, feature: Feature) -> VideoFiles:
-        return VideoFiles(
-            self._target.folder,
-            self._video_path,
-            feature,
-            self._coding,
-            limit_bytes=self._limits["video"] * _MB,
-            chunks_size=self._chunks_size,
-        )
 
     def _describe_episode(self, episode: EpisodeInProgress, spans: Mapping[str, Any], stats: Mapping[str, Any]) -> None:
         row = {
             "episode_index": self.num_episodes,
             "tasks": episode.tasks,
             "length": episode.num_frames,
-            "data/chunk_index": self._data.numbers.chunk,
-            "data/file_index": self._data.numbers.file,
+            "data/chunk_index": self._data.chunk,
+            "data/file_index": self._data.file,
             "dataset_from_index": self.num_frames,
             "dataset_to_index": self.num_frames + episode.num_frames,
             **spans,
@@ -273,8 +261,7 @@ class LeRobotWriter:
         arrow = require("pyarrow", extra="video", purpose="writing robot episodes")
         table = arrow.Table.from_pylist(self._rows)
         self._episodes.make_room(table.nbytes)
-        numbers = self._episodes.numbers
-        for name, number in (("chunk_index", numbers.chunk), ("file_index", numbers.file)):
+        for name, number in (("chunk_index", self._episodes.chunk), ("file_index", self._episodes.file)):
             table = table.append_column(f"meta/episodes/{name}", arrow.array([number] * len(table), arrow.int64()))
         self._episodes.add(table)
         self._rows.clear()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import struct
 from base64 import b64decode, b64encode
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +19,11 @@ from penstock.errors import ConfigError
 from penstock.formats.columnar.arrow_types import check_columns, checked, describe_schema, pyarrow, validated
 from penstock.formats.columnar.format import (
     ColumnarFormat,
-    PiecesInput,
+    JoinedSpans,
     SpansInput,
     block_of,
     corrupt,
+    describe,
     join_spans,
     open_for_arrow,
     read_types,
@@ -27,7 +31,7 @@ from penstock.formats.columnar.format import (
     rows_at_once,
     write_shard,
 )
-from penstock.formats.columnar.write import CHUNK_BYTES
+from penstock.formats.columnar.write import CHUNK_BYTES, join_small
 from penstock.formats.files import ScannedFile, ScannedShard
 from penstock.index.model import Column
 from penstock.types import Span
@@ -40,11 +44,9 @@ if TYPE_CHECKING:
     from penstock.formats.columnar.format import LocalObject, Ranges
     from penstock.formats.files import SpanBytes, StoredObject
     from penstock.index.model import ShardInfo
-    from penstock.types import Int64Array
 
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 CONTINUATION = b"\xff\xff\xff\xff"
-END_OF_STREAM = CONTINUATION + bytes(4)
 FILE_MAGIC = b"ARROW1"
 _MOST_ROWS = 1 << 40
 _BLOCK = struct.Struct("<qi4xq")
@@ -149,17 +151,25 @@ def _describe_message(message: _Table, begin: int, end: int, body_bytes: int) ->
     return IPCMessage(begin, end, kind, num_rows, body_bytes, is_compressed, number, is_delta)
 
 
-def messages_of_stream(read: Read, end: int) -> list[IPCMessage]:
-    """Walk over all messages of a stream."""
+def find_messages(read: Read, end: int) -> tuple[dict[str, bytes], list[IPCMessage]]:
+    """Find the messages of a file or a stream, and what reading some of them takes besides: a footer, or a schema."""
+    if is_file(read, end):
+        tail = _read_tail(read, end)
+        return {"footer": tail}, _messages_of_file(read, end, tail)
     found: list[IPCMessage] = []
-    begin = 0
-    while (message := read_message(read, begin, end)) is not None:
+    while (message := read_message(read, found[-1].end if found else 0, end)) is not None:
         found.append(message)
-        begin = message.end
-    return found
+    if not found or found[0].kind != SCHEMA:
+        raise IpcError("it does not begin with a schema")
+    return {"schema": read(found[0].begin, found[0].end)}, found
 
 
-def read_tail(read: Read, end: int) -> bytes:
+def is_file(read: Callable[[int, int], bytes | memoryview], end: int) -> bool:
+    """Return whether bytes are a file with a footer, not a stream."""
+    return read(0, min(len(FILE_MAGIC), end)) == FILE_MAGIC and end >= 18
+
+
+def _read_tail(read: Read, end: int) -> bytes:
     """Read the footer of a file, with its length and what ends it."""
     tail = read(end - 10, end)
     if tail[4:] != FILE_MAGIC:
@@ -170,7 +180,7 @@ def read_tail(read: Read, end: int) -> bytes:
     return read(end - 10 - length, end)
 
 
-def messages_of_file(read: Read, end: int, tail: bytes) -> list[IPCMessage]:
+def _messages_of_file(read: Read, end: int, tail: bytes) -> list[IPCMessage]:
     """Find the messages of a file by its footer: dictionaries, then record batches."""
     footer = _root(tail[:-10])
     found: list[IPCMessage] = []
@@ -200,20 +210,16 @@ class ArrowFormat(ColumnarFormat):
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
         """Read the metadata of all record batches."""
         read = SmallReads(file).read
-        first = read(0, min(8, file.num_bytes))
-        if first.startswith(_FEATHER_1):
+        if read(0, min(8, file.num_bytes)).startswith(_FEATHER_1):
             raise ConfigError(
                 f"{file.name} is a Feather file of version 1, which penstock does not read: write it again with a"
                 " newer version"
             )
         try:
-            if first.startswith(FILE_MAGIC) and file.num_bytes >= 18:
-                kept, messages = _scan_file(read, file.num_bytes)
-            else:
-                kept, messages = _scan_stream(read, file.num_bytes)
+            kept, messages = find_messages(read, file.num_bytes)
         except IpcError as error:
             raise corrupt(file.name, f"is not an Arrow file, or is damaged: {error}") from error
-        columns = _describe(kept, file.name)
+        columns = describe(file.name, partial(_describe, kept))
         types = [[name, kind.to_json()] for name, kind in columns]
         return ScannedFile(
             tuple(Column(name, str(kind)) for name, kind in columns),
@@ -223,7 +229,7 @@ class ArrowFormat(ColumnarFormat):
 
     def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:  # noqa: ARG002
         """Return where the record batches lie, and their dictionaries: all columns of a batch are fetched together."""
-        return join_spans(map(tuple, _bounds(info).tolist()), None, info.name)
+        return join_spans(_read_details(info)[1], None, info.name)
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Read and validate the batches, and write some rows at a time."""
@@ -242,63 +248,38 @@ def _read_batches(kept: Mapping[str, bytes], info: ShardInfo, stored: SpanBytes)
     """Have pyarrow read a file of which only these batches are there, or a stream of them."""
     pa = pyarrow()
     options = pa.ipc.IpcReadOptions(use_threads=False)
+    numbers, bounds = _read_details(info)
     if "footer" in kept:
-        numbers = _batch_numbers(info)
         with pa.ipc.open_file(SpansInput(stored, kept["footer"]), options=options) as file:
             yield from map(file.get_batch, numbers)
     else:
-        pieces = [stored.read(begin, end) for begin, end in _bounds(info).tolist()]
-        pieces = [memoryview(kept.get("schema", b"")), *pieces, memoryview(END_OF_STREAM)]
-        with pa.ipc.open_stream(PiecesInput(pieces), options=options) as stream:
+        joined = JoinedSpans(kept.get("schema", b""), stored, bounds)
+        with pa.ipc.open_stream(SpansInput(joined), options=options) as stream:
             yield from stream
 
 
-def _scan_file(read: Read, end: int) -> tuple[dict[str, bytes], list[IPCMessage]]:
-    tail = read_tail(read, end)
-    return {"footer": tail}, messages_of_file(read, end, tail)
-
-
-def _scan_stream(read: Read, end: int) -> tuple[dict[str, bytes], list[IPCMessage]]:
-    messages = messages_of_stream(read, end)
-    if not messages or messages[0].kind != SCHEMA:
-        raise IpcError("it does not begin with a schema")
-    return {"schema": read(messages[0].begin, messages[0].end)}, messages[1:]
-
-
-def _describe(kept: Mapping[str, bytes], name: str) -> Any:
+def _describe(kept: Mapping[str, bytes]) -> Any:
     pa = pyarrow()
-    try:
-        if "footer" in kept:
-            with pa.ipc.open_file(pa.BufferReader(bytes(8) + kept["footer"])) as file:
-                return describe_schema(file.schema)
-        return describe_schema(pa.ipc.read_schema(pa.py_buffer(kept["schema"])))
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error.message}", path=name) from error
-    except Exception as error:  # pyarrow's errors are of many classes
-        raise corrupt(name, f"has a schema that cannot be read: {error}") from error
+    if "footer" in kept:
+        with pa.ipc.open_file(pa.BufferReader(bytes(8) + kept["footer"])) as file:
+            return describe_schema(file.schema)
+    return describe_schema(pa.ipc.read_schema(pa.py_buffer(kept["schema"])))
 
 
 def _shards(messages: Sequence[IPCMessage]) -> Iterator[ScannedShard]:
     """Join neighbours until they are of some size, or until a dictionary changes."""
     dictionaries: list[IPCMessage] = []
-    together: list[IPCMessage] = []
     number = 0
-    for message in messages:
-        if message.kind == DICTIONARY_BATCH:
-            if together:
+    for kind, run in groupby(messages, key=attrgetter("kind")):
+        if kind == DICTIONARY_BATCH:
+            for message in run:
+                if not message.is_delta:
+                    dictionaries = [each for each in dictionaries if each.number != message.number]
+                dictionaries = [*dictionaries, message]
+        elif kind == RECORD_BATCH:
+            for together in join_small(run, _raw_bytes, _SMALLEST_SHARD):
+                number += len(together)
                 yield _to_shard(dictionaries, together, number)
-                together = []
-            if not message.is_delta:
-                dictionaries = [each for each in dictionaries if each.number != message.number]
-            dictionaries = [*dictionaries, message]
-        elif message.kind == RECORD_BATCH:
-            together.append(message)
-            number += 1
-            if sum(map(_raw_bytes, together)) >= _SMALLEST_SHARD:
-                yield _to_shard(dictionaries, together, number)
-                together = []
-    if together:
-        yield _to_shard(dictionaries, together, number)
 
 
 def _to_shard(dictionaries: list[IPCMessage], batches: list[IPCMessage], end: int) -> ScannedShard:
@@ -317,23 +298,13 @@ def _raw_bytes(message: IPCMessage) -> int:
     return message.body_bytes * (_UNPACKED_TO_PACKED if message.is_compressed else 1)
 
 
-def _bounds(info: ShardInfo) -> Int64Array:
-    """Return where the messages of a shard begin and end."""
-    return _read_details(info)[1:]
-
-
-def _batch_numbers(info: ShardInfo) -> range:
-    """Return the numbers of the batches of a shard."""
-    begin, end = _read_details(info)[0].tolist()
-    return range(begin, end)
-
-
-def _read_details(info: ShardInfo) -> Int64Array:
+def _read_details(info: ShardInfo) -> tuple[range, list[tuple[int, int]]]:
+    """Return the numbers of the batches of a shard, and where these and their dictionaries lie."""
     with reading_entry(info):
-        pairs: Int64Array = np.frombuffer(info.details, "<i8").reshape(-1, 2)
-        if not len(pairs) or (pairs[:, 0] < 0).any() or (pairs[:, 0] > pairs[:, 1]).any():
+        pairs = list(struct.iter_unpack("<qq", info.details))
+        if not pairs or any(not 0 <= begin <= end for begin, end in pairs):
             raise ValueError("its messages do not begin anywhere")
-    return pairs
+    return range(*pairs[0]), pairs[1:]
 
 
 class SmallReads:
@@ -358,88 +329,53 @@ class SmallReads:
 def arrow_blocks(
     opened: LocalObject, row: int, columns: Sequence[str] | None, where: str
 ) -> Iterator[tuple[Block, int]]:
-    """Read blocks of a file from a row on, each with how many rows it has; the row after the last is fine."""
-    for batch in _batches(opened, row, columns, where):
-        size = rows_at_once(batch.nbytes, batch.num_rows)
-        for begin in range(0, batch.num_rows, size):
-            block = block_of(batch.slice(begin, size), columns=columns)
-            yield block, len(block)
+    """Read blocks of a file from a row on, each with how many rows it has; the row after the last is fine.
 
-
-def _batches(opened: LocalObject, row: int, columns: Sequence[str] | None, where: str) -> Iterator[Any]:
+    The bodies of the record batches before it are not read.
+    """
     names = schema_of(opened).names
     check_columns(columns, names, where)
-    messages = _messages_of(opened) if row else []
-    first, before = _find(messages, row) if row else (0, 0)
     wanted = None if columns is None else [number for number, name in enumerate(names) if name in columns]
-    ipc = pyarrow().ipc
-    options = ipc.IpcReadOptions(included_fields=wanted)
-    if _is_file(opened):
-        reader = ipc.open_file(open_for_arrow(opened), options=options)
-        batches = map(reader.get_batch, range(first, reader.num_record_batches))
-    else:
-        batches = ipc.open_stream(SpansInput(_from_batch(opened, messages, first)), options=options)
+    batches, before = _batches_from(opened, row, pyarrow().ipc.IpcReadOptions(included_fields=wanted))
     skip = row - before
     for stored in batches:
         batch = checked(stored, before, where)
         before += batch.num_rows
-        if skip < batch.num_rows:
-            yield batch.slice(skip)
+        rest = batch.slice(min(skip, batch.num_rows))
         skip = max(0, skip - batch.num_rows)
+        size = rows_at_once(rest.nbytes, rest.num_rows)
+        for begin in range(0, rest.num_rows, size):
+            block = block_of(rest.slice(begin, size), columns=columns)
+            yield block, len(block)
     check_row(where, row, row if not skip else before)
+
+
+def _batches_from(opened: LocalObject, row: int, options: Any) -> tuple[Iterator[Any], int]:
+    """Begin with the record batch that a row is in; return how many rows come before it, too."""
+    end = opened.num_bytes
+    messages = find_messages(SmallReads(opened).read, end)[1] if row else []
+    records = [message for message in messages if message.kind == RECORD_BATCH]
+    ends = list(accumulate((message.num_rows for message in records), initial=0))
+    first = bisect_right(ends, row) - 1
+    if is_file(opened.read, end):
+        reader = pyarrow().ipc.open_file(open_for_arrow(opened), options=options)
+        return map(reader.get_batch, range(first, reader.num_record_batches)), ends[first]
+    stored: Ranges = opened
+    if messages:
+        begin = records[first].begin if first < len(records) else end
+        # All dictionaries: a later one of a column takes the place of an earlier one.
+        others = [(each.begin, each.end) for each in messages if each.kind != RECORD_BATCH and each.begin < begin]
+        stored = JoinedSpans(b"", opened, [*others, (begin, end)])
+    return iter(pyarrow().ipc.open_stream(SpansInput(stored), options=options)), ends[first]
 
 
 def count_rows(opened: LocalObject) -> int:
     """Return the number of rows of a file, as the heads of its record batches say it."""
-    return sum(message.num_rows for message in _messages_of(opened) if message.kind == RECORD_BATCH)
-
-
-def _messages_of(opened: LocalObject) -> list[IPCMessage]:
-    read, end = SmallReads(opened).read, opened.num_bytes
-    return messages_of_file(read, end, read_tail(read, end)) if _is_file(opened) else messages_of_stream(read, end)
+    messages = find_messages(SmallReads(opened).read, opened.num_bytes)[1]
+    return sum(message.num_rows for message in messages if message.kind == RECORD_BATCH)
 
 
 def schema_of(opened: LocalObject) -> Any:
     """Return the schema of a file."""
     ipc = pyarrow().ipc
-    return (ipc.open_file if _is_file(opened) else ipc.open_stream)(SpansInput(opened)).schema
-
-
-def _is_file(opened: LocalObject) -> bool:
-    return opened.read(0, min(len(FILE_MAGIC), opened.num_bytes)) == FILE_MAGIC
-
-
-def _from_batch(opened: LocalObject, messages: Sequence[IPCMessage], first: int) -> Ranges:
-    """Return a stream from a record batch on, with the schema and dictionaries that come before it."""
-    batches = [message for message in messages if message.kind == RECORD_BATCH]
-    if not messages:
-        return opened
-    begin = batches[first].begin if first < len(batches) else opened.num_bytes
-    # All dictionaries: a later one of a column takes the place of an earlier one.
-    others = [each for each in messages if each.kind != RECORD_BATCH and each.begin < begin]
-    return _Continued(b"".join(bytes(opened.read(each.begin, each.end)) for each in others), opened, begin)
-
-
-def _find(messages: Sequence[IPCMessage], row: int) -> tuple[int, int]:
-    """Return the number of the record batch that a row is in, and how many rows come before it."""
-    before = 0
-    counts = [message.num_rows for message in messages if message.kind == RECORD_BATCH]
-    for number, end in enumerate(accumulate(counts)):
-        if end > row:
-            return number, before
-        before = end
-    return len(counts), before
-
-
-class _Continued:
-    """Some bytes, and after them a file from a place on."""
-
-    def __init__(self, first: bytes, opened: LocalObject, begin: int) -> None:
-        self._first, self._opened, self._shift = first, opened, begin - len(first)
-        self.num_bytes = opened.num_bytes - self._shift
-
-    def read(self, begin: int, end: int) -> bytes:
-        """Read a range."""
-        at = max(begin, len(self._first))
-        rest = self._opened.read(at + self._shift, end + self._shift) if end > at else b""
-        return self._first[begin:end] + bytes(rest)
+    return (ipc.open_file if is_file(opened.read, opened.num_bytes) else ipc.open_stream)(SpansInput(opened)).schema

@@ -14,7 +14,7 @@ from penstock.extras import require
 from penstock.formats.columnar.types import ColumnType, array_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _DEEPEST = 60
 _SAME_NAME = ("null", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
@@ -22,6 +22,15 @@ _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _BYTES = {
     **dict.fromkeys(("string", "large_string", "string_view"), "string"),
     **dict.fromkeys(("binary", "large_binary", "binary_view"), "binary"),
+}
+
+
+# Types whose values may stand in one column.
+_FAMILIES = {
+    **dict.fromkeys((*_SAME_NAME[2:], *_FLOATS.values(), "decimal"), "number"),
+    **dict.fromkeys(("date", "time", "timestamp", "duration"), "time"),
+    "fixed_binary": "binary",
+    "fixed_list": "list",
 }
 
 
@@ -157,8 +166,9 @@ def _hub_features(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 def _with_feature(kind: ColumnType, feature: Any) -> ColumnType:
     """Mark images, also those in lists."""
     match feature, kind:
-        case {"_type": "Image"}, _ if _holds_image(kind) and feature.get("decode", True):
-            return ColumnType("image")
+        case {"_type": "Image"}, ColumnType("struct") if feature.get("decode", True):
+            if any(name == "bytes" and field.kind == "binary" for name, field in kind.fields):
+                return ColumnType("image")
         case [inner], ColumnType("list" | "fixed_list"):
             return _with_element(kind, inner)
         case {"_type": "Sequence" | "List" | "LargeList", "feature": inner}, ColumnType("list" | "fixed_list"):
@@ -168,11 +178,6 @@ def _with_feature(kind: ColumnType, feature: Any) -> ColumnType:
 
 def _with_element(kind: ColumnType, feature: Any) -> ColumnType:
     return ColumnType(kind.kind, kind.settings, (("", _with_feature(kind.child, feature)),))
-
-
-def _holds_image(kind: ColumnType) -> bool:
-    fields: Sequence[tuple[str, ColumnType]] = kind.fields
-    return kind.kind == "struct" and any(name == "bytes" and field.kind == "binary" for name, field in fields)
 
 
 def checked(batch: Any, first: int, where: str) -> Any:
@@ -239,40 +244,23 @@ def check_alike(first: Any, other: Any, wanted: Sequence[str] | None, names: tup
 
 def _are_alike(first: Any, other: Any) -> bool:
     """Return whether values of two types may stand in one column: samples have integers, whatever their width."""
-    types = pyarrow().types
-    if first.equals(other) or types.is_null(first) or types.is_null(other):
+    return bool(first.equals(other)) or _match(*(describe_type(kind, "").logical for kind in (first, other)))
+
+
+def _match(first: ColumnType, other: ColumnType) -> bool:
+    if "null" in (first.kind, other.kind):
         return True
-    if types.is_dictionary(first) or types.is_dictionary(other):
-        return _are_alike(*(each.value_type if types.is_dictionary(each) else each for each in (first, other)))
-    if all(map(_is_list, (first, other))):
-        return _are_alike(first.value_type, other.value_type)
-    return any(all(map(is_kind, (first, other))) for is_kind in _kinds())
-
-
-def _is_list(kind: Any) -> bool:
-    types = pyarrow().types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _kinds() -> list[Callable[[Any], bool]]:
-    """Return tests for families of types."""
-    types = pyarrow().types
-    return [
-        lambda kind: types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind),
-        lambda kind: types.is_string(kind) or types.is_large_string(kind),
-        lambda kind: types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind),
-        types.is_temporal,
-        types.is_struct,
-        types.is_map,
-    ]
+    families = [_FAMILIES.get(each.kind, each.kind) for each in (first, other)]
+    return families[0] == families[1] and (families[0] != "list" or _match(first.child, other.child))
 
 
 @contextmanager
-def naming(where: str, part: str = "") -> Iterator[None]:
-    """Turn what Arrow says of a broken file, or of a part of it, into an error that names it."""
+def naming(where: str, what: str = " cannot be read", **facts: str) -> Iterator[None]:
+    """Turn what Arrow says of a broken file, or what breaks because of one, into an error that names it."""
     try:
         yield
     except PenstockError:
         raise
-    except (pyarrow().ArrowException, OSError, ValueError, ArithmeticError, LookupError) as error:
-        raise CorruptShardError(f"{where}{part} cannot be read: {error}", path=where) from error
+    except Exception as error:  # pyarrow's errors are of many classes
+        reason = ", because memory runs out" if isinstance(error, MemoryError) else ""
+        raise CorruptShardError(f"{where}{what}{reason}: {error}", **(facts or {"path": where})) from error

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from penstock.outside_text import Bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 _WHOLE_NUMBERS = (I16, I32, I64)
@@ -68,6 +69,16 @@ class CompactReader:
         """Return a number with its sign."""
         value = self.unsigned()
         return (value >> 1) ^ -(value & 1)
+
+    def integers(self, wanted: tuple[int, ...]) -> dict[int, int]:
+        """Return some fields of a struct, all of them numbers, by their own numbers."""
+        found: dict[int, int] = {}
+        for number, kind in self.fields():
+            if number in wanted:
+                found[number] = self.integer()
+            else:
+                self.skip(kind)
+        return found
 
     def binary(self) -> bytes:
         """Return a text or other bytes."""
@@ -245,13 +256,13 @@ class FileHead:
         schema, created_by = b64encode(self.schema).decode(), self.created_by.decode("latin-1")
         return {"version": self.version, "schema": schema, "created_by": created_by, "arrow_schema": arrow}
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> FileHead:
-        """Take what `to_json` gave."""
-        metadata = tuple((_KEPT_OF_FILE[0], b64decode(value)) for value in fields["arrow_schema"])
-        schema, created_by = b64decode(fields["schema"]), fields["created_by"].encode("latin-1")
-        _read_schema(CompactReader(schema))
-        return cls(int(fields["version"]), schema, metadata, created_by)
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def parse(version: int, schema: str, created_by: str, arrow_schema: tuple[str, ...]) -> FileHead:
+        """Take what `to_json` returned; that every shard of a file needs it is parsed once for all of them."""
+        metadata = tuple((_KEPT_OF_FILE[0], b64decode(value)) for value in arrow_schema)
+        _read_schema(CompactReader(b64decode(schema)))
+        return FileHead(int(version), b64decode(schema), metadata, created_by.encode("latin-1"))
 
     @property
     def hidden_bytes(self) -> int:
@@ -314,17 +325,8 @@ def _read_schema(reader: CompactReader) -> list[int]:
     widths: list[int] = []
     open_nodes: list[int] = []  # how many children each node on the way to this one still lacks
     for place in range(count):
-        num_children = physical = width = 0
-        for number, kind in reader.fields():
-            if number in (1, 2, 5):
-                value = reader.integer()
-                physical, width, num_children = (
-                    value if number == 1 else physical,
-                    value if number == 2 else width,
-                    value if number == 5 else num_children,
-                )
-            else:
-                reader.skip(kind)
+        found = reader.integers((1, 2, 5))
+        physical, width, num_children = (found.get(number, 0) for number in (1, 2, 5))
         if (place > 0) != bool(open_nodes) or not 0 <= num_children <= count or len(open_nodes) > _DEEPEST_SCHEMA:
             raise ThriftError("it has a schema that is not a tree, or too deep")
         if open_nodes:
@@ -417,7 +419,7 @@ def _read_chunk_metadata(reader: CompactReader, width: int) -> tuple[ColumnChunk
         elif number in (5, 6, 7, 9, 11):
             numbers[number] = reader.integer()
         elif number == 16:
-            unencoded = _read_unencoded_bytes(reader)
+            unencoded = reader.integers((1,)).get(1)  # without dictionary and compression, of writers that say so
         else:
             reader.skip(kind)
         if number in _KEPT_OF_CHUNK:
@@ -427,19 +429,7 @@ def _read_chunk_metadata(reader: CompactReader, width: int) -> tuple[ColumnChunk
         raise ThriftError("it has a column without sizes, or with negative ones")
     dictionary = numbers.get(11, 0)
     begin = dictionary if 0 < dictionary < data_page else data_page
-    text_bytes = unencoded
-    if text_bytes is None:
-        text_bytes = unpacked * (_TIMES_IN_DICTIONARY if 11 in numbers else 1)
+    guessed = unpacked * (_TIMES_IN_DICTIONARY if 11 in numbers else 1)
+    text_bytes = guessed if unencoded is None else max(unencoded, 0)
     raw_bytes = values * width if width else text_bytes + 4 * values
     return ColumnChunk(path, begin, size, raw_bytes), write_struct(sorted(kept))
-
-
-def _read_unencoded_bytes(reader: CompactReader) -> int | None:
-    """Read the size that text has without dictionary and compression, of writers that say so."""
-    found = None
-    for number, kind in reader.fields():
-        if number == 1:
-            found = max(reader.integer(), 0)
-        else:
-            reader.skip(kind)
-    return found

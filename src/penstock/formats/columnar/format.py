@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from bisect import bisect_right
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from penstock.blocks.block import Block
 from penstock.blocks.stage import row_after, saved_row
-from penstock.errors import CorruptShardError, PenstockError
-from penstock.formats.base import check_projection
-from penstock.formats.columnar.arrow_types import number_dtype, pyarrow
-from penstock.formats.columnar.nodes import with_none
+from penstock.errors import ConfigError, CorruptShardError
+from penstock.formats.columnar.arrow_types import naming, number_dtype, pyarrow
 from penstock.formats.columnar.reader import ColumnsReader
-from penstock.formats.columnar.types import ColumnType, parse_type
+from penstock.formats.columnar.types import ColumnType, parse_type, with_none
 from penstock.formats.columnar.write import CHUNK_BYTES, write_columns
 from penstock.formats.files import FileFormat
 from penstock.order.state_fields import COUNT
@@ -25,6 +22,7 @@ from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import BinaryIO
 
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.blocks.stage import State
     from penstock.formats.base import ReadOptions, ShardReader
     from penstock.formats.files import FileBytes
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.index.model import ShardInfo
     from penstock.order.state_fields import Fields
 
     # Opens a file at a row, and gives blocks, and how many stored rows they were made of.
@@ -70,41 +68,24 @@ def open_for_arrow(opened: LocalObject) -> Any:
     return SpansInput(opened) if path is None else pyarrow().OSFile(str(path))
 
 
-class _Input(ABC):
-    """A file to read from, in the words of Python's files; pyarrow asks for `read_buffer` where there is one."""
+class SpansInput:
+    """A file, or what was fetched of it, at its places there; `tail` is its end, if that is kept elsewhere.
+
+    It speaks the words of Python's files; pyarrow asks for `read_buffer` where there is one.
+    """
 
     closed = False
 
-    @abstractmethod
-    def _take(self, size: int) -> bytes | memoryview:
-        """Return the next bytes, at most so many; all of them if that is negative."""
+    def __init__(self, stored: Ranges, tail: bytes = b"") -> None:
+        self._stored, self._tail, self._position = stored, memoryview(tail), 0
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes."""
+        """Return the next bytes; all of them if the number is negative."""
         return bytes(self._take(size))
 
     def read_buffer(self, size: int = -1) -> Any:
         """Return the next bytes as a buffer of Arrow's, where they lie."""
         return pyarrow().py_buffer(self._take(size))
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def writable(self) -> bool:
-        """It is not."""
-        return False
-
-    def close(self) -> None:
-        """Announce that nobody reads on."""
-        self.closed = True
-
-
-class SpansInput(_Input):
-    """A file, or what was fetched of it, at its places there; `tail` is its end, if that is kept elsewhere."""
-
-    def __init__(self, stored: Ranges, tail: bytes = b"") -> None:
-        self._stored, self._tail, self._position = stored, memoryview(tail), 0
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to a place."""
@@ -115,9 +96,19 @@ class SpansInput(_Input):
         """Return the place."""
         return self._position
 
-    def seekable(self) -> bool:
+    def readable(self) -> bool:
         """It is."""
         return True
+
+    seekable = readable
+
+    def writable(self) -> bool:
+        """It is not."""
+        return False
+
+    def close(self) -> None:
+        """Note that it is read no more."""
+        self.closed = True
 
     def _take(self, size: int) -> bytes | memoryview:
         rest = max(self._stored.num_bytes - self._position, 0)
@@ -131,31 +122,27 @@ class SpansInput(_Input):
         return self._stored.read(begin, end)
 
 
-class PiecesInput(_Input):
-    """Bytes in several places, one after the other."""
+class JoinedSpans:
+    """Some bytes, and after them some spans of a file, one after another, as if they were a file of their own."""
 
-    def __init__(self, pieces: list[memoryview]) -> None:
-        self._pieces = pieces[::-1]
+    def __init__(self, first: bytes, stored: Ranges, spans: Sequence[tuple[int, int]]) -> None:
+        self._first, self._stored, self._spans = memoryview(first), stored, spans
+        self._ends = list(accumulate((end - begin for begin, end in spans), initial=len(first)))
+        self.num_bytes = self._ends[-1]
 
-    def seekable(self) -> bool:
-        """It is not."""
-        return False
-
-    def _take(self, size: int) -> memoryview:
-        while self._pieces and not self._pieces[-1]:
-            self._pieces.pop()
-        if not self._pieces:
-            return memoryview(b"")
-        piece = self._pieces[-1]
-        if not 0 <= size <= len(piece):  # messages lie in one piece, unless one lies about its size
-            piece = memoryview(b"".join(self._pieces[::-1]))
-            self._pieces = [piece]
-            size = min(size, len(piece)) if size >= 0 else len(piece)
-        self._pieces[-1] = piece[size:]
-        return piece[:size]
+    def read(self, begin: int, end: int) -> bytes | memoryview:
+        """Return a range, without a copy if it lies within one of the spans."""
+        parts: list[bytes | memoryview] = [self._first[begin:end]] if begin < self._ends[0] else []
+        number = max(bisect_right(self._ends, begin), 1)
+        while begin < end and number < len(self._ends) and self._ends[number - 1] < end:
+            shift = self._spans[number - 1][0] - self._ends[number - 1]
+            low, high = max(begin, self._ends[number - 1]), min(end, self._ends[number])
+            parts.append(self._stored.read(low + shift, high + shift))
+            number += 1
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-# Fetching bytes between two columns that nobody asked for is cheaper than asking twice.
+# Fetching bytes between two wanted columns is cheaper than asking twice.
 _LARGEST_GAP = 16 << 10
 # A few bytes can stand for any number of equal values: what unpacks to more than this is taken for a trap.
 _MOST_UNPACKED_BYTES = 1 << 30
@@ -166,10 +153,6 @@ class ColumnarFormat(FileFormat):
     """What formats share whose shards are unpacked into files of columns."""
 
     raw_version = "columns1"
-
-    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
-        """Refuse columns that are not there."""
-        check_projection(layout, options)
 
     def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
         """Open the file of columns."""
@@ -198,18 +181,8 @@ def write_shard(
 
 def translated(batches: Iterator[Any], name: str, part: str = "") -> Iterator[Any]:
     """Turn what pyarrow says of a file, or of a part of it, into errors that name it."""
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        except PenstockError:
-            raise
-        except MemoryError as error:
-            raise corrupt(name, f"cannot be decoded{part}, because memory runs out: {error}") from error
-        except Exception as error:  # pyarrow's errors are of many classes
-            raise corrupt(name, f"cannot be decoded{part}: {error}") from error
-        yield batch
+    with naming(name, f" cannot be decoded{part}", shard=name):
+        yield from batches
 
 
 def read_types(info: ShardInfo, columns: tuple[str, ...] | None) -> list[tuple[str, ColumnType]]:
@@ -221,15 +194,18 @@ def read_types(info: ShardInfo, columns: tuple[str, ...] | None) -> list[tuple[s
     return [(name, kind) for name, kind in types if columns is None or name in columns]
 
 
-@contextmanager
-def reading_entry(info: ShardInfo) -> Iterator[None]:
+def reading_entry(info: ShardInfo) -> AbstractContextManager[None]:
     """Understand what an index says of a shard: it may come from others, as the file does."""
+    return naming(info.name, " has an entry in the index that cannot be read", shard=info.name)
+
+
+def describe(name: str, read: Callable[[], tuple[tuple[str, ColumnType], ...]]) -> tuple[tuple[str, ColumnType], ...]:
+    """Describe the columns of a file; its name is put in front of what is wrong with its schema."""
     try:
-        yield
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        if isinstance(error, PenstockError):
-            raise
-        raise corrupt(info.name, f"has an entry in the index that cannot be read: {error}") from error
+        with naming(name, " has a schema that cannot be read", shard=name):
+            return read()
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error.message}", path=name) from error
 
 
 def corrupt(name: str, reason: str) -> CorruptShardError:

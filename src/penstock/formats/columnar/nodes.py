@@ -17,10 +17,19 @@ import numpy as np
 from penstock.arrays_file import ArraysFile
 from penstock.blocks.block import join_columns
 from penstock.errors import CorruptShardError
-from penstock.formats.columnar.types import array_dtype, element_shape, has_array_elements, missing_value, to_values
-from penstock.formats.gather import as_list, copy_pieces, place_of
+from penstock.formats.columnar.types import (
+    array_dtype,
+    element_shape,
+    has_array_elements,
+    missing_value,
+    to_values,
+    with_none,
+)
+from penstock.formats.gather import ShardMemory, as_list, copy_pieces, place_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from penstock.formats.columnar.types import ColumnType
@@ -40,8 +49,8 @@ class BufferFile(ArraysFile):
 
     def __init__(self, data: ShardBytes, name: str) -> None:
         super().__init__(data, name)
-        self.data, self.num_bytes = data, len(data)
         self.place = place_of(data) if len(data) else 0
+        self.memory = ShardMemory(name, data, memoryview(data), self.place, 0)
 
     def place_of(self, name: str) -> int:
         """Return where in memory an array begins."""
@@ -80,7 +89,7 @@ class Node:
 
     def values(self, rows: Int64Array) -> list[Any]:
         """Return the values as samples hold them, None where there is none."""
-        raise NotImplementedError
+        return with_none(self._values(rows), self.is_null(rows))
 
     def array(self, rows: Int64Array) -> npt.NDArray[Any]:
         """Return the values of a column of an `array_dtype`; anything where there is none."""
@@ -103,6 +112,9 @@ class Node:
         dtype = array_dtype(self.kind)
         return self.is_null(rows) if dtype is not None and missing_value(dtype) is None else None
 
+    def _values(self, rows: Int64Array) -> list[Any]:
+        return to_values(self.kind.logical, self.array(rows), self.is_null(rows))
+
     def _array(self, file: BufferFile, path: str, buffer: str, kinds: tuple[str, ...]) -> npt.NDArray[Any]:
         array = file.get(f"{path}.{buffer}")
         if array is None or array.dtype.str not in kinds:
@@ -119,35 +131,15 @@ def _bits(bitmap: npt.NDArray[np.uint8], rows: Int64Array) -> BoolArray:
     return found
 
 
-def with_none(values: list[Any], is_null: BoolArray | None) -> list[Any]:
-    """Put None where there is no value."""
-    if is_null is not None:
-        for place in np.flatnonzero(is_null).tolist():
-            values[place] = None
-    return values
-
-
-class NullNode(Node):
-    """Nothing but nulls."""
-
+class _NullNode(Node):
     def is_null(self, rows: Int64Array) -> BoolArray:
-        """All are."""
         return np.ones(len(rows), np.bool_)
 
-    def values(self, rows: Int64Array) -> list[Any]:
-        """Return None for each."""
+    def _values(self, rows: Int64Array) -> list[Any]:
         return [None] * len(rows)
 
 
-class ArrayNode(Node):
-    """Values that NumPy can hold."""
-
-    def values(self, rows: Int64Array) -> list[Any]:
-        """Turn an array of them into what samples hold."""
-        return to_values(self.kind.logical, self.array(rows), self.is_null(rows))
-
-
-class NumberNode(ArrayNode):
+class _NumberNode(Node):
     """Numbers, and times that are stored as numbers."""
 
     def __init__(self, kind: ColumnType, file: BufferFile, path: str) -> None:
@@ -167,7 +159,6 @@ class NumberNode(ArrayNode):
             self.block = self._data if self._validity is None else None
 
     def array(self, rows: Int64Array) -> npt.NDArray[Any]:
-        """Gather them."""
         gathered = self._data[rows]
         if self._is_same:
             return gathered
@@ -176,7 +167,7 @@ class NumberNode(ArrayNode):
         return gathered.astype(np.int64).view(self._dtype)
 
 
-class BoolNode(ArrayNode):
+class _BoolNode(Node):
     """Truth values, a bit each."""
 
     def __init__(self, kind: ColumnType, file: BufferFile, path: str) -> None:
@@ -185,7 +176,6 @@ class BoolNode(ArrayNode):
         self.length = min(self.length, 8 * len(self._data))
 
     def array(self, rows: Int64Array) -> npt.NDArray[Any]:
-        """Pick the bits."""
         return _bits(self._data, rows)
 
 
@@ -242,7 +232,7 @@ class _RunsNode(Node):
         return elements, cuts.tolist()
 
 
-class BytesNode(_RunsNode):
+class _BytesNode(_RunsNode):
     """Strings, binary values and images, of any length or of one."""
 
     def __init__(self, kind: ColumnType, file: BufferFile, path: str, image: Encoding | None) -> None:
@@ -251,14 +241,14 @@ class BytesNode(_RunsNode):
         self._set_buffers(self._place, self._num_children, 1)
 
     def pieces(self, rows: Int64Array) -> StoredValues | list[Any]:
-        """Copy their bytes."""
         begins, ends = self._bounds(rows)
-        pieces = copy_pieces([self._file], [len(rows)], None, begins + self._place, ends + self._place, self._lengths)
+        pieces = copy_pieces(
+            [self._file.memory], [len(rows)], None, begins + self._place, ends + self._place, self._lengths
+        )
         is_null = self.is_null(rows)
         return pieces if is_null is None or not is_null.any() else with_none(as_list(pieces), is_null)
 
-    def values(self, rows: Int64Array) -> list[Any]:
-        """Decode them: within lists and structs that is done here."""
+    def _values(self, rows: Int64Array) -> list[Any]:  # of what is within lists and structs
         pieces: list[Any] = as_list(self.pieces(rows))
         try:
             if self.kind.kind == "string":
@@ -270,7 +260,7 @@ class BytesNode(_RunsNode):
         return pieces
 
 
-class ListNode(_RunsNode):
+class _ListNode(_RunsNode):
     """Lists of any length, or of one."""
 
     def __init__(self, kind: ColumnType, file: BufferFile, path: str, child: Node) -> None:
@@ -279,21 +269,17 @@ class ListNode(_RunsNode):
         if child.block is not None and child.buffers is not None:
             self._set_buffers(child.buffers.data, child.buffers.num_bytes, child.buffers.item_bytes)
 
-    def values(self, rows: Int64Array) -> list[Any]:
-        """Return an array for each list; a list, if it is of what is no number."""
+    def _values(self, rows: Int64Array) -> list[Any]:
         block = self._child.block
         if block is not None:
             begins, ends = self._bounds(rows)
             bounds = zip(begins.tolist(), ends.tolist(), strict=True)
-            values: list[Any] = [block[begin:end].copy() for begin, end in bounds]
-        else:
-            elements, cuts = self._elements(rows)
-            if has_array_elements(self.kind):
-                values = _cut_arrays(self._child, elements, cuts)
-            else:
-                flat = self._child.values(elements)
-                values = [flat[begin:end] for begin, end in pairwise(cuts)]
-        return with_none(values, self.is_null(rows))
+            return [block[begin:end].copy() for begin, end in bounds]
+        elements, cuts = self._elements(rows)
+        if has_array_elements(self.kind):
+            return _cut_arrays(self._child, elements, cuts)
+        flat = self._child.values(elements)
+        return [flat[begin:end] for begin, end in pairwise(cuts)]
 
 
 def _cut_arrays(child: Node, elements: Int64Array, cuts: list[int]) -> list[Any]:
@@ -307,8 +293,8 @@ def _cut_arrays(child: Node, elements: Int64Array, cuts: list[int]) -> list[Any]
     return values
 
 
-class FixedListNode(ListNode):
-    """Lists of one length: lists of such are arrays, too."""
+class _FixedListNode(_ListNode):
+    """Lists of one length, which lists of numbers may be made of: a list that is null has missing elements."""
 
     def __init__(self, kind: ColumnType, file: BufferFile, path: str, child: Node) -> None:
         super().__init__(kind, file, path, child)
@@ -318,7 +304,6 @@ class FixedListNode(ListNode):
             self.block = child.block[:end].reshape(-1, self._width, *child.block.shape[1:])
 
     def filled(self, rows: Int64Array) -> npt.NDArray[Any]:
-        """Return the elements of some lists, as elements of larger lists; a list that is null has missing ones."""
         flat = self._child.filled(self._all_elements(rows))
         lists, missing = flat.reshape(len(rows), self._width, *flat.shape[1:]), missing_value(flat.dtype)
         is_null = self.is_null(rows)
@@ -327,7 +312,6 @@ class FixedListNode(ListNode):
         return lists
 
     def lacks(self, rows: Int64Array) -> BoolArray | None:
-        """Return which elements have no value in `filled`, and nothing that says so: all of a list that is null."""
         is_null, within = self.is_null(rows), self._child.lacks(self._all_elements(rows))
         dtype, shape = element_shape(self.kind)
         if missing_value(dtype) is not None or (is_null is None and within is None):
@@ -344,76 +328,57 @@ class FixedListNode(ListNode):
         return elements
 
 
-class MapNode(_RunsNode):
+class _MapNode(_RunsNode):
     """Lists of pairs: keys need not be different, nor such that a dict can have them."""
 
     def __init__(self, kind: ColumnType, file: BufferFile, path: str, keys: Node, items: Node) -> None:
         super().__init__(kind, file, path, min(keys.length, items.length))
         self._keys, self._items = keys, items
 
-    def values(self, rows: Int64Array) -> list[Any]:
-        """Pair keys and values."""
+    def _values(self, rows: Int64Array) -> list[Any]:
         elements, cuts = self._elements(rows)
         flat = list(zip(self._keys.values(elements), self._items.values(elements), strict=True))
-        return with_none([flat[begin:end] for begin, end in pairwise(cuts)], self.is_null(rows))
+        return [flat[begin:end] for begin, end in pairwise(cuts)]
 
 
 # --- Others -----------------------------------------------------------------------------------------------------
 
 
-class DecimalNode(Node):
-    """Decimals, as whole numbers of 4 to 32 bytes."""
+class _ItemsNode(Node):
+    """Decimals, as whole numbers of 4 to 32 bytes; intervals, as tuples of months, days and nanoseconds."""
 
     def __init__(self, kind: ColumnType, file: BufferFile, path: str) -> None:
         super().__init__(kind, file, path)
-        self._num_bytes, _, self._scale = kind.settings
+        form = np.dtype("<i4,<i4,<i8" if kind.kind == "interval" else f"V{kind.settings[0]}")
         data = self._array(file, path, "data", ("|u1",))
-        self._items = data[: len(data) // self._num_bytes * self._num_bytes].view(f"V{self._num_bytes}")
+        self._items = data[: len(data) // form.itemsize * form.itemsize].view(form)
         self.length = min(self.length, len(self._items))
 
-    def values(self, rows: Int64Array) -> list[Any]:
-        """Make them one by one."""
-        shift = Decimal(-self._scale)
-        values: list[Any] = [
-            Decimal(int.from_bytes(item, "little", signed=True)).scaleb(shift, _EXACT)
-            for item in self._items[rows].tolist()
-        ]
-        return with_none(values, self.is_null(rows))
+    def _values(self, rows: Int64Array) -> list[Any]:
+        items: list[Any] = self._items[rows].tolist()
+        if self.kind.kind == "interval":
+            return items
+        shift = Decimal(-self.kind.settings[2])
+        return [Decimal(int.from_bytes(item, "little", signed=True)).scaleb(shift, _EXACT) for item in items]
 
 
-class IntervalNode(Node):
-    """Months, days and nanoseconds, as a tuple."""
+class _StructNode(Node):
+    """Dicts."""
 
-    def __init__(self, kind: ColumnType, file: BufferFile, path: str) -> None:
+    def __init__(self, kind: ColumnType, file: BufferFile, path: str, *children: Node) -> None:
         super().__init__(kind, file, path)
-        data = self._array(file, path, "data", ("|u1",))
-        self._items = data[: len(data) // 16 * 16].view("<i4,<i4,<i8")
-        self.length = min(self.length, len(self._items))
+        self._children = children
+        self.length = min([self.length, *(child.length for child in children)])
 
-    def values(self, rows: Int64Array) -> list[Any]:
-        """Return the tuples."""
-        return with_none(self._items[rows].tolist(), self.is_null(rows))
+    def _values(self, rows: Int64Array) -> list[Any]:
+        names = [name for name, _ in self.kind.fields]
+        return join_columns(names, [child.values(rows) for child in self._children], len(rows))
 
 
 _INDEX_KINDS = ("|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8")
 
 
-class StructNode(Node):
-    """Dicts."""
-
-    def __init__(self, kind: ColumnType, file: BufferFile, path: str, children: list[Node]) -> None:
-        super().__init__(kind, file, path)
-        self._children = children
-        self.length = min([self.length, *(child.length for child in children)])
-
-    def values(self, rows: Int64Array) -> list[Any]:
-        """Make dicts of the values of all fields."""
-        names = [name for name, _ in self.kind.fields]
-        values: list[Any] = join_columns(names, [child.values(rows) for child in self._children], len(rows))
-        return with_none(values, self.is_null(rows))
-
-
-class DictionaryNode(ArrayNode):
+class _DictionaryNode(Node):
     """Numbers of values, which are made once."""
 
     def __init__(self, kind: ColumnType, file: BufferFile, path: str, child: Node) -> None:
@@ -422,40 +387,34 @@ class DictionaryNode(ArrayNode):
         self._indices = self._array(file, path, "data", _INDEX_KINDS)
         self.length = min(self.length, len(self._indices))
         self._is_checked = False
-        self._pieces: list[Any] | None = None
-        self._values: list[Any] | None = None
-        self._dictionary: npt.NDArray[Any] | None = None
+        self._made: dict[Any, Any] = {}  # all values of the dictionary, by what made them
 
     def is_null(self, rows: Int64Array) -> BoolArray | None:
-        """Return which rows are, or have a value that is."""
         is_null, within = super().is_null(rows), self._child.is_null(self._numbers(rows))
         if is_null is None or within is None:
             return within if is_null is None else is_null
         return is_null | within
 
     def array(self, rows: Int64Array) -> npt.NDArray[Any]:
-        """Pick values, if they are numbers."""
-        if self._dictionary is None:
-            self._dictionary = self._child.array(np.arange(self._child.length))
-        values: npt.NDArray[Any] = self._dictionary[self._numbers(rows)]
-        return values
+        numbers = self._numbers(rows)
+        array: npt.NDArray[Any] = self._all(self._child.array)[numbers]
+        return array
 
     def pieces(self, rows: Int64Array) -> StoredValues | list[Any]:
-        """Pick values, if they are bytes."""
-        if self._pieces is None:
-            self._pieces = as_list(self._child.pieces(np.arange(self._child.length)))
-        return self._pick(self._pieces, rows)
+        return with_none(self._pick(self._child.pieces, rows), self.is_null(rows))
 
-    def values(self, rows: Int64Array) -> list[Any]:
-        """Pick values."""
-        if array_dtype(self.kind) is not None:
-            return super().values(rows)
-        if self._values is None:
-            self._values = self._child.values(np.arange(self._child.length))
-        return self._pick(self._values, rows)
+    def _values(self, rows: Int64Array) -> list[Any]:
+        return super()._values(rows) if array_dtype(self.kind) is not None else self._pick(self._child.values, rows)
 
-    def _pick(self, values: list[Any], rows: Int64Array) -> list[Any]:
-        return with_none(list(map(values.__getitem__, self._numbers(rows).tolist())), super().is_null(rows))
+    def _pick(self, read: Callable[[Int64Array], StoredValues | list[Any]], rows: Int64Array) -> list[Any]:
+        numbers = self._numbers(rows).tolist()
+        return list(map(self._all(read).__getitem__, numbers))
+
+    def _all(self, read: Callable[[Int64Array], Any]) -> Any:
+        if read not in self._made:
+            made = read(np.arange(self._child.length))
+            self._made[read] = made if array_dtype(self.kind) is not None else as_list(made)
+        return self._made[read]
 
     def _numbers(self, rows: Int64Array) -> npt.NDArray[Any]:
         if not self._is_checked:
@@ -467,22 +426,22 @@ class DictionaryNode(ArrayNode):
         return self._indices[rows]
 
 
+_NODES: dict[str, Callable[..., Node]] = {
+    "null": _NullNode,
+    "bool": _BoolNode,
+    "decimal": _ItemsNode,
+    "interval": _ItemsNode,
+    "list": _ListNode,
+    "fixed_list": _FixedListNode,
+    "struct": _StructNode,
+    "map": _MapNode,
+    "dictionary": _DictionaryNode,
+}
+
+
 def open_node(kind: ColumnType, file: BufferFile, path: str, image: Encoding) -> Node:
     """Open a column of a file, or what lies within one; `image` reads the images in it."""
     children = [open_node(field, file, f"{path}.{number}", image) for number, (_, field) in enumerate(kind.fields)]
-    match kind.kind:
-        case "string" | "binary" | "fixed_binary" | "image":
-            return BytesNode(kind, file, path, image if kind.kind == "image" else None)
-        case "list":
-            return ListNode(kind, file, path, *children)
-        case "fixed_list":
-            return FixedListNode(kind, file, path, *children)
-        case "struct":
-            return StructNode(kind, file, path, children)
-        case "map":
-            return MapNode(kind, file, path, *children)
-        case "dictionary":
-            return DictionaryNode(kind, file, path, *children)
-        case _:
-            simple = {"null": NullNode, "bool": BoolNode, "decimal": DecimalNode, "interval": IntervalNode}
-            return simple.get(kind.kind, NumberNode)(kind, file, path)
+    if kind.kind in ("string", "binary", "fixed_binary", "image"):
+        return _BytesNode(kind, file, path, image if kind.kind == "image" else None)
+    return _NODES.get(kind.kind, _NumberNode)(kind, file, path, *children)

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate, chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock.blocks.block import Block
 from penstock.blocks.worker_threads import WorkerThreads
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.formats.columnar.arrow_types import checked, describe_schema, naming, pyarrow
 from penstock.formats.columnar.footer import (
@@ -28,6 +29,7 @@ from penstock.formats.columnar.format import (
     SpansInput,
     block_of,
     corrupt,
+    describe,
     join_spans,
     open_for_arrow,
     read_types,
@@ -36,7 +38,7 @@ from penstock.formats.columnar.format import (
     translated,
     write_shard,
 )
-from penstock.formats.columnar.write import CHUNK_BYTES
+from penstock.formats.columnar.write import CHUNK_BYTES, join_small
 from penstock.formats.files import ScannedFile, ScannedShard
 from penstock.index.model import Column
 from penstock.types import Span
@@ -70,13 +72,13 @@ class ParquetFormat(ColumnarFormat):
         footer, footer_begin = _read_footer(file)
         try:
             head, row_groups = parse_footer(footer)
-            columns = _describe(head, file.name)
+            columns = describe(file.name, partial(_describe_once, head))
         except ThriftError as error:
             raise corrupt(file.name, f"has a footer that cannot be read: {error}") from error
         filled = [group for group in row_groups if group.num_rows]
         for group in filled:
             _check_row_group(group, footer_begin, file.name)
-        shards = tuple(map(_to_shard, _join_small(filled)))
+        shards = tuple(map(_to_shard, join_small(filled, attrgetter("raw_bytes"), _SMALLEST_SHARD)))
         return ScannedFile(
             tuple(Column(name, str(kind)) for name, kind in columns),
             shards,
@@ -99,14 +101,13 @@ class ParquetFormat(ColumnarFormat):
         raw_bytes = info.parts[0].raw.num_bytes  # of all columns; batches of few of them are joined
         batch_rows = max(1, min(info.num_samples, info.num_samples * CHUNK_BYTES // max(raw_bytes, 1)))
         names = [name for name, _ in types]
-        pq = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files")
         footer = MAGIC + head.footer(info.num_samples, info.details)
 
         def batches() -> Iterator[Any]:
-            metadata = pq.read_metadata(pyarrow().BufferReader(footer))
+            metadata = _parquet().read_metadata(pyarrow().BufferReader(footer))
             # It would hold on to the compressed bytes of the last group.
             settings = {"pre_buffer": False, "page_checksum_verification": True}
-            with pq.ParquetFile(SpansInput(stored), metadata=metadata, **settings) as file:
+            with _parquet().ParquetFile(SpansInput(stored), metadata=metadata, **settings) as file:
                 for number, group in enumerate(groups):  # one by one: dictionaries within lists cannot be joined
                     decoded = file.iter_batches(batch_rows, [number], names, use_threads=False)
                     yield from translated(decoded, info.name, f" in its row group at byte {group.bounds[0]}")
@@ -140,21 +141,9 @@ def _read_footer(file: StoredObject) -> tuple[bytes, int]:
     return tail[footer_begin - begin : -8], footer_begin
 
 
-def _describe(head: FileHead, name: str) -> tuple[tuple[str, ColumnType], ...]:
-    try:
-        return _describe_once(head)
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error.message}", path=name) from error
-    except PenstockError:
-        raise
-    except Exception as error:  # pyarrow's errors are of many classes
-        raise corrupt(name, f"has a schema that cannot be read: {error}") from error
-
-
 @lru_cache(maxsize=64)
 def _describe_once(head: FileHead) -> tuple[tuple[str, ColumnType], ...]:
-    pq = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files")
-    metadata = pq.read_metadata(pyarrow().BufferReader(MAGIC + head.footer(0, write_row_groups([]))))
+    metadata = _parquet().read_metadata(pyarrow().BufferReader(MAGIC + head.footer(0, write_row_groups([]))))
     return describe_schema(metadata.schema.to_arrow_schema())
 
 
@@ -164,18 +153,6 @@ def _check_row_group(group: RowGroup, end: int, name: str) -> None:
     begin, group_end = group.bounds
     if begin < len(MAGIC) or group_end > end:
         raise corrupt(name, "has a row group that lies outside of the file")
-
-
-def _join_small(groups: list[RowGroup]) -> Iterator[list[RowGroup]]:
-    """Join neighbours until they are of some size."""
-    together: list[RowGroup] = []
-    for group in groups:
-        together.append(group)
-        if sum(each.raw_bytes for each in together) >= _SMALLEST_SHARD:
-            yield together
-            together = []
-    if together:
-        yield together
 
 
 def _to_shard(groups: list[RowGroup]) -> ScannedShard:
@@ -192,22 +169,9 @@ def _to_shard(groups: list[RowGroup]) -> ScannedShard:
 def _read_entry(info: ShardInfo) -> tuple[FileHead, list[RowGroup]]:
     """Return what the index says of a shard."""
     with reading_entry(info):
-        return _read_head(info), read_row_groups(CompactReader(info.details), ())
-
-
-def _read_head(info: ShardInfo) -> FileHead:
-    """Return what the index says of all row groups of a file."""
-    with reading_entry(info):
         head = info.layout.settings["head"]
-        return _parse_head(head["version"], head["schema"], head["created_by"], tuple(head["arrow_schema"]))
-
-
-@lru_cache(maxsize=64)
-def _parse_head(version: int, schema: str, created_by: str, arrow_schema: tuple[str, ...]) -> FileHead:
-    """Parse what every shard of a file needs, once for all of them."""
-    return FileHead.from_json(
-        {"version": version, "schema": schema, "created_by": created_by, "arrow_schema": arrow_schema}
-    )
+        parsed = FileHead.parse(head["version"], head["schema"], head["created_by"], tuple(head["arrow_schema"]))
+        return parsed, read_row_groups(CompactReader(info.details), ())
 
 
 # --- Spans ----------------------------------------------------------------------------------------------------
@@ -236,9 +200,8 @@ def as_condition(given: Any) -> Any:
     """Take a condition as pyarrow writes it, or as a list of comparisons."""
     if given is None:
         return None
-    parquet = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files by a condition")
     try:
-        return parquet.filters_to_expression(given)
+        return _parquet().filters_to_expression(given)
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"filter={given!r} is not a condition: pass pc.field('score') > 0.5 with pyarrow.compute as pc, or"
@@ -303,7 +266,7 @@ class ParquetReading:
         wanted = None if self.columns is None else [*self.columns, *self._filtered()]
         stored = open_for_arrow(self.open())
         options = {"pre_buffer": isinstance(stored, SpansInput), "page_checksum_verification": True}
-        reading = naming(self.where, f", row group {group},")
+        reading = naming(self.where, f", row group {group}, cannot be read", path=self.where)
         with reading, _parquet().ParquetFile(stored, metadata=self.footer, **options) as reader:
             about = self.footer.row_group(group)
             num_rows = rows_at_once(about.total_byte_size, about.num_rows)

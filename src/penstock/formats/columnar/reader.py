@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock.codecs.unpack import check_whole
 from penstock.errors import ColumnValueError, CorruptShardError
-from penstock.formats.columnar.nodes import BufferFile, open_node, with_none
+from penstock.formats.columnar.nodes import BufferFile, open_node
 from penstock.formats.columnar.types import (
     COLUMNS_FILE,
     ColumnType,
@@ -22,8 +21,9 @@ from penstock.formats.columnar.types import (
     missing_value,
     parse_type,
     to_values,
+    with_none,
 )
-from penstock.formats.encodings.base import Encoding
+from penstock.formats.encodings.base import ManyEncoding
 from penstock.formats.encodings.table import get_encoding
 from penstock.formats.gather import (
     ColumnKind,
@@ -45,22 +45,18 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions, ShardBytes
     from penstock.formats.columnar.nodes import BoolArray, Node
-    from penstock.formats.encodings.base import ImageDecoder
-    from penstock.formats.gather import StoredValues, Values
+    from penstock.formats.encodings.base import Encoding, ImageDecoder
+    from penstock.formats.gather import ShardMemory, StoredValues, Values
     from penstock.index.model import ShardInfo
     from penstock.types import Int64Array
 
-# Samples are views of memory that they share: whoever keeps one keeps that.
+# Samples are views of memory that they share: keeping one keeps that.
 _SHARED_BYTES = 1 << 19
 
 
 class OpenColumns(NamedTuple):
-    """The columns of an open file. What has this keeps its bytes in place, also when the file is closed."""
+    """The columns of an open file."""
 
-    name: str
-    data: ShardBytes
-    place: int
-    num_bytes: int
     columns: dict[str, list[Node]]  # a node for each chunk
     starts: Int64Array  # the row with which each chunk begins
 
@@ -90,20 +86,8 @@ class ColumnsReader(FoundRowsReader):
         lacking = [name for name in wanted if name not in columns]
         if lacking:
             raise CorruptShardError(f"{info.name} lacks the columns {', '.join(lacking)}", shard=info.name)
-        super().__init__(data, info, _layout_of(tuple(encodings.items())))
         starts = np.cumsum(chunk_rows, dtype=np.int64) - np.array(chunk_rows, np.int64)
-        self._memory: OpenColumns | None = OpenColumns(info.name, data, file.place, len(data), columns, starts)
-
-    def memory(self) -> OpenColumns:
-        """Return what is open, to find rows of several files at once."""
-        check_whole(self.data, self.name)
-        assert self._memory is not None  # noqa: S101  it is open
-        return self._memory
-
-    def close(self) -> None:
-        """Unmap the file, once nothing points into the mapping."""
-        self._memory = None
-        super().close()
+        super().__init__(data, info, _layout_of(tuple(encodings.items())), OpenColumns(columns, starts))
 
 
 def _read_description(file: BufferFile) -> tuple[list[tuple[str, ColumnType]], list[int]]:
@@ -138,13 +122,13 @@ class ColumnRows(FoundRows):
     def __init__(
         self,
         layout: FoundLayout,
-        shards: Sequence[OpenColumns],
+        shards: Sequence[ShardMemory],
         counts: Sequence[int],
         rows: Int64Array,
         order: Int64Array | None,
     ) -> None:
         super().__init__(layout, shards, counts, rows, order)
-        self._is_split = any(len(shard.starts) != 1 for shard in shards)
+        self._is_split = any(len(shard.opened.starts) != 1 for shard in shards)
         if self._is_split:
             self._chunks, self._within = self._find_chunks()
         else:
@@ -201,7 +185,7 @@ class ColumnRows(FoundRows):
         return values if self.order is None else list(map(values.__getitem__, self.order.tolist()))
 
     def _nodes(self, name: str) -> list[Node]:
-        return list(chain.from_iterable(shard.columns[name] for shard in self.shards))
+        return list(chain.from_iterable(shard.opened.columns[name] for shard in self.shards))
 
     def _split(self, name: str) -> Iterator[tuple[Node, Int64Array, Int64Array]]:
         """Return for each chunk that holds some of the rows: the rows within it, and their places among all."""
@@ -220,9 +204,9 @@ class ColumnRows(FoundRows):
         first = begin = 0
         for shard, count in zip(self.shards, self.counts, strict=True):
             of_shard = slice(begin, begin + count)
-            found = np.searchsorted(shard.starts, self.rows[of_shard], side="right") - 1
-            chunks[of_shard], within[of_shard] = found + first, self.rows[of_shard] - shard.starts[found]
-            first, begin = first + len(shard.starts), begin + count
+            found = np.searchsorted(shard.opened.starts, self.rows[of_shard], side="right") - 1
+            chunks[of_shard], within[of_shard] = found + first, self.rows[of_shard] - shard.opened.starts[found]
+            first, begin = first + len(shard.opened.starts), begin + count
         return chunks, within
 
     def _find_nulls(self, validity: Int64Array) -> BoolArray | None:
@@ -259,7 +243,7 @@ def image_encoding(image_decoder: ImageDecoder) -> OrNone:
     return OrNone(get_encoding("jpeg", image_decoder))
 
 
-class OrNone(Encoding):
+class OrNone(ManyEncoding):
     """Values of another encoding, some of which are missing: None stands for their bytes, and for them."""
 
     def __init__(self, encoding: Encoding) -> None:
@@ -269,10 +253,6 @@ class OrNone(Encoding):
     def encode(self, value: Any) -> bytes:
         """Encode a value that is there."""
         return self._encoding.encode(value)
-
-    def decode(self, data: bytes) -> Any:
-        """Decode one."""
-        return self.decode_many([data])[0]
 
     def decode_many(self, pieces: Sequence[Any]) -> list[Any]:
         """Decode those that are there."""

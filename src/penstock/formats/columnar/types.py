@@ -62,12 +62,10 @@ class ColumnType:
         within = ", ".join(
             f"{name}: {field}" if self.kind == "struct" else str(field) for name, field in self.logical.fields
         )
-        settings = ", ".join(str(each) for each in self._shown_settings() if each != "")
+        shown = self.settings[1:] if self.kind == "decimal" else self.settings
+        settings = ", ".join(str(each) for each in shown if each != "")
         text = self.logical.kind + (f"<{within}>" if self.fields else "") + (f"[{settings}]" if settings else "")
         return str(self.logical) if self.kind == "dictionary" else text
-
-    def _shown_settings(self) -> tuple[Any, ...]:
-        return self.settings[1:] if self.kind == "decimal" else self.settings
 
     @property
     def logical(self) -> ColumnType:
@@ -149,7 +147,11 @@ def missing_value(dtype: np.dtype[Any]) -> Any:
 
 def to_values(kind: ColumnType, array: npt.NDArray[Any], is_null: npt.NDArray[np.bool_] | None) -> list[Any]:
     """Turn an array of such values into what samples hold: None where there is none."""
-    values = _to_values(kind, array, is_null)
+    return with_none(_to_values(kind, array, is_null), is_null)
+
+
+def with_none(values: list[Any], is_null: npt.NDArray[np.bool_] | None) -> list[Any]:
+    """Put None where there is no value."""
     if is_null is not None:
         for place in np.flatnonzero(is_null).tolist():
             values[place] = None
@@ -172,13 +174,11 @@ def _to_values(kind: ColumnType, array: npt.NDArray[Any], is_null: npt.NDArray[n
 
 
 def _to_times(array: npt.NDArray[Any]) -> list[Any]:
-    us = array.astype("m8[us]").view(np.int64)
+    since_midnight = array.astype("m8[us]")
+    us = since_midnight.view(np.int64)
     if len(us) and not (us.min() >= 0 and us.max() < _DAY_US):
         raise ColumnValueError("holds a time of day beyond 24 hours")
-    seconds, us = np.divmod(us, 1_000_000)
-    minutes, seconds = np.divmod(seconds, 60)
-    hours, minutes = np.divmod(minutes, 60)
-    return list(map(dt.time, hours.tolist(), minutes.tolist(), seconds.tolist(), us.tolist()))
+    return [(dt.datetime.min + each).time() for each in since_midnight.tolist()]
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,12 +15,14 @@ from penstock.formats.columnar.types import COLUMNS_FILE
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import BinaryIO
 
     import numpy.typing as npt
 
     from penstock.formats.columnar.types import ColumnType
+
+T = TypeVar("T")
 
 CHUNK_BYTES = 32 << 20  # of a shard, about, that are in memory at a time
 
@@ -36,7 +39,7 @@ def write_columns(
     """Write these columns of all batches, which must hold so many rows, in chunks of some size."""
     writer = _ColumnsWriter(out, columns, name)
     chunk_rows: list[int] = []
-    for batch in _joined(batches):
+    for batch in _chunks(batches):
         if sum(chunk_rows) + batch.num_rows > num_rows:
             break
         writer.add(batch, len(chunk_rows))
@@ -53,24 +56,27 @@ def write_columns(
     raise CorruptShardError(f"{name} does not hold the {num_rows} rows that its footer promises", shard=name)
 
 
-def _joined(batches: Iterable[Any]) -> Iterator[Any]:
+def join_small(items: Iterable[T], size_of: Callable[[T], int], least_bytes: int) -> Iterator[list[T]]:
+    """Join neighbours until they are of some size."""
+    together: list[T] = []
+    num_bytes = 0
+    for item in items:
+        together.append(item)
+        num_bytes += size_of(item)
+        if num_bytes >= least_bytes:
+            yield together
+            together, num_bytes = [], 0
+    if together:
+        yield together
+
+
+def _chunks(batches: Iterable[Any]) -> Iterator[Any]:
     """Join small batches to chunks: readers need a step for each."""
-    pa = pyarrow()
-    waiting: list[Any] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(each.nbytes for each in waiting) >= CHUNK_BYTES // 2:
-            yield from _combined(pa, waiting)
-            waiting = []
-    if waiting:
-        yield from _combined(pa, waiting)
-
-
-def _combined(pa: Any, batches: list[Any]) -> list[Any]:
-    if len(batches) == 1:
-        return batches
-    combined: list[Any] = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return combined
+    for together in join_small(batches, attrgetter("nbytes"), CHUNK_BYTES // 2):
+        if len(together) == 1:
+            yield together[0]
+        else:
+            yield from pyarrow().Table.from_batches(together).combine_chunks().to_batches()
 
 
 class _ColumnsWriter:

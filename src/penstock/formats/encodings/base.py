@@ -31,7 +31,7 @@ class Encoding(ABC):
     num_bytes: int | None = None  # the size of every value, if it is always the same: this saves four bytes per value
     expands: bool = False  # values take far more memory than their stored bytes: columns decode one batch at a time
     follows_index: bool = False  # the index says whether a column stores the size of each value
-    is_unsafe: bool = False  # reading can run code of whoever wrote the value, so readers have to allow it
+    is_unsafe: bool = False  # reading can run code of the writer of the value, so readers have to allow it
 
     @abstractmethod
     def encode(self, value: Any) -> bytes:
@@ -60,6 +60,18 @@ class Encoding(ABC):
     def with_image_decoder(self, image_decoder: ImageDecoder) -> Encoding:  # noqa: ARG002
         """Return the encoding that decodes images in this way; encodings without images return themselves."""
         return self
+
+
+class ManyEncoding(Encoding):
+    """Values that are best decoded many at a time."""
+
+    def decode(self, data: bytes) -> Any:
+        """Turn stored bytes into a value."""
+        return self.decode_many([data])[0]
+
+    @abstractmethod
+    def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
+        """Turn the stored bytes of many values into values."""
 
 
 class FixedEncoding(Encoding):

@@ -132,7 +132,7 @@ _nothing_to_wait_for = nullcontext()
 
 
 class BufferPool:
-    """Hands out memory, and keeps up to so many bytes of it per thread to hand them out again, once nobody looks at it.
+    """Hands out memory, and again once nothing points into it: up to so many bytes of each thread are kept for that.
 
     Fresh memory is slow: the system has to find and clear every page of it. A decoder that is handed what the images
     before the last have left works in memory that is mapped, and maybe still in the processor's cache.
@@ -159,7 +159,7 @@ class BufferPool:
             memory.seek(num_bytes - 1)
             memory.write(b"\0")
             while sum(map(_num_bytes, kept)) > self._max_bytes:
-                kept.popleft()  # not the one just grown, which is the last; whoever looks at it keeps it
+                kept.popleft()  # not the one just grown, which is the last; what points into it keeps it
         return memory
 
     def _kept(self) -> deque[io.BytesIO]:

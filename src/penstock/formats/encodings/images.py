@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.errors import ColumnTypeError, ColumnValueError
 from penstock.extras import require
-from penstock.formats.encodings.base import Encoding
+from penstock.formats.encodings.base import Encoding, ManyEncoding
 from penstock.formats.encodings.decoding import BufferPool, DecodeBudget, map_in_threads
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _check_image(value: Any) -> None:
         raise ColumnTypeError(f"expects a PIL image, got {type(value).__name__}: pass Image.fromarray(array)")
 
 
-class _ImageEncoding(Encoding):
+class _ImageEncoding(ManyEncoding):
     """What encodings of images share: what becomes of a stored image is up to the reader."""
 
     def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder = "pil") -> None:
@@ -268,10 +268,6 @@ class _ImageEncoding(Encoding):
     def with_image_decoder(self, image_decoder: ImageDecoder) -> Encoding:
         """Read images so."""
         return type(self)(self._codec, image_decoder)
-
-    def decode(self, data: bytes) -> Any:
-        """Return the images of one sample."""
-        return self.decode_many([data])[0]
 
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Make something of every sample out of its images: if that is work, on all processors at hand."""
@@ -320,25 +316,28 @@ class ImageEncoding(_ImageEncoding):
 class ImageListEncoding(_ImageEncoding):
     """A list of images per sample: a table of sizes, then the images."""
 
+    _head = struct.pack("<I", 0)  # a reserved word
+
     def encode(self, value: Any) -> bytes:
         """Return the stored bytes of a list of PIL images."""
         if not isinstance(value, list):
             raise ColumnTypeError(f"expects a list of PIL images, got {type(value).__name__}")
-        # The first word is reserved.
-        return struct.pack("<I", 0) + _join([self._codec.encode(image) for image in value])
+        return self._head + _join([self._codec.encode(image) for image in value])
 
     def check_stored(self, data: bytes) -> bytes:
         """Refuse a list in which an image is of another kind."""
-        for item in _split(data, 4):
+        for item in _split(data, len(self._head)):
             self._codec.check(item)
         return data
 
     def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
-        return [one(item) for item in _split(piece, 4)]
+        return [one(item) for item in _split(piece, len(self._head))]
 
 
-class JpegArrayEncoding(_ImageEncoding):
+class JpegArrayEncoding(ImageListEncoding):
     """A sequence of JPEG files per sample, given as bytes."""
+
+    _head = b""
 
     def encode(self, value: Any) -> bytes:
         """Return the stored bytes of a sequence of JPEG files."""
@@ -348,17 +347,11 @@ class JpegArrayEncoding(_ImageEncoding):
             raise ColumnTypeError(f"expects a sequence of JPEG files as bytes, got {type(value).__name__}") from error
         return _join(list(map(self._codec.check, files)))
 
-    def check_stored(self, data: bytes) -> bytes:
-        """Refuse a list in which a file is no JPEG."""
-        for item in _split(data, 0):
-            self._codec.check(item)
-        return data
-
     def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
-        items = _split(piece, 0)
+        items = super()._of_sample(piece, one)
         if not items:
             raise ColumnValueError("holds bytes that are not an array of JPEG files")
-        return [one(item) for item in items]
+        return items
 
 
 def _join(items: list[bytes]) -> bytes:

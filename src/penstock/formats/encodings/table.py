@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.errors import ColumnTypeError, ConfigError, EncodingConfigError, UnknownEncodingError
-from penstock.formats.encodings.base import IMAGE_DECODERS, Encoding, ImageDecoder
+from penstock.errors import ColumnTypeError, EncodingConfigError, UnknownEncodingError
 from penstock.formats.encodings.images import (
     FileCodec,
     ImageEncoding,
@@ -34,6 +33,7 @@ from penstock.registry import Registry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.formats.encodings.base import Encoding, ImageDecoder
     from penstock.types import Sample
 
 _BUILTIN: dict[str, Callable[[], Encoding]] = {
@@ -77,8 +77,6 @@ encodings: Registry[Callable[[], Encoding]] = Registry("column encoding", group=
 def get_encoding(text: str, image_decoder: ImageDecoder = "pil") -> Encoding:
     """Find the encoding of a column, `name` or `name:settings`."""
     name, _, settings = text.partition(":")
-    if image_decoder not in IMAGE_DECODERS:
-        raise ConfigError(f"unknown image decoder {image_decoder!r}: use one of {', '.join(IMAGE_DECODERS)}")
     if name not in encodings:
         raise UnknownEncodingError(f"unknown column encoding {text!r}: use one of {', '.join(encodings.names())}")
     encoding: Encoding | None = encodings.get(name)()

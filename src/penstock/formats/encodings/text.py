@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.errors import ColumnTypeError
-from penstock.formats.encodings.base import Encoding
+from penstock.formats.encodings.base import Encoding, ManyEncoding
 from penstock.formats.encodings.numbers import check_number, is_bool, is_tensor, tensor_to_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class BytesEncoding(Encoding):
+class BytesEncoding(ManyEncoding):
     """Bytes as they are."""
 
     def encode(self, value: Any) -> bytes:
@@ -25,16 +25,12 @@ class BytesEncoding(Encoding):
             f"expects bytes, got {type(value).__name__}: pass bytes(value), or choose another encoding"
         )
 
-    def decode(self, data: bytes) -> bytes:
-        """Return the stored bytes."""
-        return data
-
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Return the stored bytes."""
         return list(pieces)
 
 
-class StrEncoding(Encoding):
+class StrEncoding(ManyEncoding):
     """Text as UTF-8."""
 
     def encode(self, value: Any) -> bytes:
@@ -45,10 +41,6 @@ class StrEncoding(Encoding):
             )
         return value.encode()
 
-    def decode(self, data: bytes) -> str:
-        """Return the text."""
-        return data.decode()
-
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Return the texts."""
         return list(map(bytes.decode, pieces))
@@ -57,7 +49,7 @@ class StrEncoding(Encoding):
 _NUMPY_KINDS: dict[type, type] = {int: np.integer, float: np.floating}
 
 
-class TextualEncoding(Encoding):
+class TextualEncoding(ManyEncoding):
     """A value of one type, stored as the text that `str` makes of it."""
 
     def __init__(self, kind: type) -> None:
@@ -77,16 +69,12 @@ class TextualEncoding(Encoding):
             return self._kind(number)
         raise ColumnTypeError(f"expects {wanted}, got {type(value).__name__}: pass {wanted}(value)")
 
-    def decode(self, data: bytes) -> Any:
-        """Parse the text."""
-        return self._kind(data.decode())
-
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Parse the texts, without a call for each."""
         return [self._kind(piece.decode()) for piece in pieces]
 
 
-class JsonEncoding(Encoding):
+class JsonEncoding(ManyEncoding):
     """Whatever JSON can hold. Arrays, tensors and tuples become lists; NumPy scalars become plain values."""
 
     def encode(self, value: Any) -> bytes:
@@ -95,10 +83,6 @@ class JsonEncoding(Encoding):
         if "{" in text:
             _check_keys(value)
         return text.encode()
-
-    def decode(self, data: bytes) -> Any:
-        """Parse the text."""
-        return json.loads(data)
 
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Parse the texts, without a call for each."""
@@ -121,7 +105,7 @@ _LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
 def _check_keys(value: Any) -> None:
-    """Refuse keys that JSON would turn into text, so that nobody would find them again."""
+    """Refuse keys that JSON would turn into text, and that would not be found again."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):

@@ -12,11 +12,10 @@ import numpy as np
 
 from penstock.blocks.block import join_columns
 from penstock.errors import ConfigError, CorruptShardError, IndexFieldError
-from penstock.formats.base import check_projection
-from penstock.formats.files import FileFormat, ScannedFile
+from penstock.formats.files import ScannedFile
 from penstock.formats.lines.columns import to_column
 from penstock.formats.lines.cut import NEWLINE, BadRow, FoundLines, QuotedRowFinder
-from penstock.formats.lines.reader import LineReader
+from penstock.formats.lines.format import LineFormat
 from penstock.formats.lines.scan import scan_lines, to_shards
 from penstock.index.model import Column
 
@@ -24,33 +23,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.formats.base import ReadOptions
-    from penstock.formats.files import FileBytes, StoredObject
-    from penstock.formats.lines.cut import Bytes, RowBlock, RowFinder
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.formats.files import FilesReading, StoredObject
+    from penstock.formats.lines.cut import Bytes, RowBlock
+    from penstock.index.model import ShardLayout
     from penstock.types import Columns, Sample
 
 
 _MOST_COLUMNS = 100_000
 
 
-class CSVFileFormat(FileFormat):
-    """Scans and opens files of values between commas."""
+class CSVFileFormat(LineFormat):
+    """Scans and opens files of values between commas, or between other characters."""
 
     suffixes: tuple[str, ...] = (".csv",)
     separator = ","
     setting_names = ("types",)
     setting_fields = ("is_regular",)
+    has_header = True
+
+    def __init__(self, separator: str | None = None) -> None:
+        self.separator = separator or self.separator
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:
         """Read the header and count the rows: by the parity of quotes or, where that does not hold, with `csv`."""
         types = _check_types(settings.get("types") or {})
-        finder = QuotedRowFinder(ord(self.separator))
-        scan, spans = scan_lines(file, finder, has_header=True)
-        if not finder.is_regular:
-            scan, spans = scan_lines(file, IrregularRowFinder(self.separator), has_header=True)
-        rows = scan.head().rows
-        header = read_header(rows[0], self.separator, scan.name) if rows else []
-        shards = to_shards(spans, file, scan.num_bytes)
+        finder = self.finder({})
+        scan = scan_lines(file, finder, has_header=True)
+        rows = scan.rows
+        header = read_header(rows[0], self.separator, file.name) if rows else []
+        shards = to_shards(scan, file)
         for name in types:
             if header and name not in header:
                 raise ConfigError(
@@ -67,16 +68,32 @@ class CSVFileFormat(FileFormat):
     def check(self, layout: ShardLayout, options: ReadOptions) -> None:
         """Refuse unknown types, and columns that are not there."""
         _check_types({column.name: column.encoding for column in layout.columns})
-        check_projection(layout, options)
+        super().check(layout, options)
 
-    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
-        """Open a span of rows."""
-        self.check(info.layout, options)
-        finder: RowFinder = QuotedRowFinder(ord(self.separator))
-        if not info.layout.settings.get("is_regular", True):
-            finder = IrregularRowFinder(self.separator)
-        types = tuple((column.name, column.encoding) for column in info.layout.columns)
-        return LineReader(parts[0], info, finder, CSVParser(self.separator, types, options.columns))
+    def finder(self, settings: Mapping[str, Any]) -> CSVRowFinder:
+        """Find rows by the parity of quotes, unless a scan saw that it does not hold."""
+        return CSVRowFinder(self.separator, is_regular=settings.get("is_regular", True))
+
+    def parser(self, columns: tuple[Column, ...], wanted: tuple[str, ...] | None) -> CSVParser:
+        """Make samples of some columns."""
+        return CSVParser(self.separator, tuple((column.name, column.encoding) for column in columns), wanted)
+
+    def parser_in_order(self, name: str, header: bytes | None, reading: FilesReading) -> CSVParser:
+        """Make samples of some columns of a file, which must have those of the first file."""
+        names = read_header(header, self.separator, name) if header else []
+        reading.first = reading.first or (name, names)
+        first_name, first = reading.first
+        if reading.columns is None and set(names) != set(first):
+            raise CorruptShardError(
+                f"{name} has the columns {', '.join(names)}, but {first_name} has {', '.join(first)}: pass columns="
+                " that all files have, or make a source of each kind",
+                path=name,
+            )
+        types = reading.settings.get("types") or {}
+        for wanted in (*(reading.columns or ()), *types):
+            if wanted not in names:
+                raise ConfigError(f"{name} has no column {wanted!r}: it has {', '.join(names)}", path=name)
+        return CSVParser(self.separator, tuple((each, types.get(each, "str")) for each in names), reading.columns)
 
 
 class TSVFileFormat(CSVFileFormat):
@@ -249,12 +266,17 @@ class IrregularRowFinder:
 class CSVRowFinder:
     """Finds the rows of any file: by the parity of quotes for as long as that holds, and from there on with `csv`."""
 
-    def __init__(self, separator: str) -> None:
+    def __init__(self, separator: str, *, is_regular: bool = True) -> None:
         self._separator = separator
         self._by_parity = QuotedRowFinder(ord(separator))
-        self._by_reading: IrregularRowFinder | None = None
+        self._by_reading = None if is_regular else IrregularRowFinder(separator)
         # The last row that was given out, as far as it was seen; if there is none, all that was seen.
         self._last, self._has_row, self._position = b"", False, 0
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the parity of quotes holds so far."""
+        return self._by_reading is None
 
     def find(self, chunk: Bytes) -> FoundLines:
         """Return the rows that begin in this chunk."""
@@ -277,7 +299,7 @@ def _read_row(reader: object) -> bool:
     try:
         return bool(next(reader))  # type: ignore[call-overload]
     except csv.Error:
-        return True  # whoever reads it will see why
+        return True  # reading it will show why
 
 
 _BOOLS = {"true": True, "false": False, "1": True, "0": False}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+
+from penstock.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -166,6 +169,13 @@ class QuotedRowFinder(LineFinder):
         return not line.tobytes().strip(b"\r")
 
 
+class RowStart(NamedTuple):
+    """Where a row begins."""
+
+    byte: int
+    line: int  # of the file, from 1 on
+
+
 class RowBlock(NamedTuple):
     """Some rows in a row: their bytes, where they begin and end, and how many lines come before each."""
 
@@ -190,6 +200,11 @@ class RowBlock(NamedTuple):
             return self
         begin = int(self.bounds[count] - self.bounds[0])
         return RowBlock(self.data[begin:], self.bounds[count:], self.lines[count:], self.first)
+
+    def start(self, number: int) -> RowStart:
+        """Return where a row begins."""
+        byte, line = self.place(number)
+        return RowStart(byte, line + 1)
 
     def place(self, number: int) -> tuple[int, int]:
         """Return the byte of the file where a row begins, and how many lines come before it."""
@@ -223,8 +238,10 @@ class RowParser(Protocol[T]):
 class RowCutter:
     """Cuts content into rows, from a place where one begins."""
 
-    def __init__(self, content: Iterator[bytes], finder: RowFinder, begin: int, line: int) -> None:
-        self._content, self._finder = content, finder
+    def __init__(
+        self, content: Iterator[bytes], finder: RowFinder, begin: int, line: int, most_bytes: int = sys.maxsize
+    ) -> None:
+        self._content, self._finder, self._most_bytes = content, finder, most_bytes
         self._first, self._line = begin, line  # where the content begins, and how many lines come before it
         self._pending = bytearray()  # from where the first row begins that is not given yet
         self._pending_at = 0
@@ -233,8 +250,8 @@ class RowCutter:
         self._chunk, self._chunk_at = memoryview(b""), 0  # of the content, and how much of it was looked at
         self._is_at_end = False
 
-    def take(self) -> RowBlock:
-        """Return some rows; none at the end."""
+    def take(self, *, copies: bool = True) -> RowBlock:
+        """Return some rows, with or without a copy of their bytes; none at the end."""
         while len(self._begins) < 2 and not self._is_at_end:
             self._read()
         count = max(0, min(len(self._begins) - (not self._is_at_end), _ROWS_AT_ONCE))
@@ -244,8 +261,10 @@ class RowCutter:
             return RowBlock(b"", bounds[:1], bounds[:0], self._first)
         stop, shift = int(bounds[-1]), self._pending_at
         lines = self._line + np.searchsorted(self._newlines, bounds[:-1])
+        if (np.diff(bounds) > self._most_bytes).any():
+            raise self._too_long()
         with memoryview(self._pending) as pending:
-            data = bytes(pending[int(bounds[0]) - shift : stop - shift])
+            data = bytes(pending[int(bounds[0]) - shift : stop - shift]) if copies else b""
         self._begins = self._begins[count:]
         passed = int(np.searchsorted(self._newlines, stop))
         self._line, self._newlines = self._line + passed, self._newlines[passed:]
@@ -258,7 +277,17 @@ class RowCutter:
         """Where the next row begins, in bytes and lines of the file."""
         return self._first + self._pending_at, self._line
 
+    @property
+    def end(self) -> int:
+        """How far the content was read, in bytes of the file."""
+        return self._first + self._pending_at + len(self._pending)
+
+    def _too_long(self) -> BadRow:
+        return BadRow(f"a line of more than {format_bytes(self._most_bytes)}")
+
     def _read(self) -> None:
+        if len(self._pending) > self._most_bytes:
+            raise self._too_long()
         if self._chunk_at == len(self._chunk):
             self._chunk, self._chunk_at = memoryview(next((chunk for chunk in self._content if chunk), b"")), 0
             if not self._chunk:

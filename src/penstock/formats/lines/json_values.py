@@ -13,10 +13,11 @@ from penstock.formats.content import BEGINNING, dump_frame, frame_before, load_f
 from penstock.order.state_fields import COUNT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from penstock.blocks.stage import State
-    from penstock.formats.content import Content
+    from penstock.formats.content import FileContent
+    from penstock.formats.files import FilesReading
     from penstock.order.state_fields import Fields
     from penstock.types import Sample
 
@@ -175,29 +176,12 @@ class JsonValues:
 
 
 class ValueBlocks:
-    """Samples of a JSON document. The position is a value and the byte where it begins: going back is a seek.
-
-    Args:
-        content: Reads the document from a byte on.
-        name: What it is called in errors.
-        columns: Keep these keys only.
-        skips_others: Leave out values that are no objects; else they are errors.
-        row: Where to begin.
-    """
+    """Samples of a JSON document. The position is a value and the byte where it begins: going back is a seek."""
 
     state_fields: ClassVar[Fields] = {"row": COUNT, "byte?": COUNT, "line?": COUNT, "is_in_array?": bool}
 
-    def __init__(
-        self,
-        content: Content,
-        name: str,
-        *,
-        columns: Sequence[str] | None = None,
-        skips_others: bool = False,
-        row: int = 0,
-    ) -> None:
-        self._content, self._name = content, name
-        self._columns, self._skips_others = columns, skips_others
+    def __init__(self, content: FileContent, reading: FilesReading, row: int = 0) -> None:
+        self._content, self._name, self._reading = content, content.name, reading
         self._values: JsonValues | None = None
         self._place, self._skip = Place(), row
         self._frame = BEGINNING  # from which to unpack the place
@@ -239,7 +223,7 @@ class ValueBlocks:
         for number, value in enumerate(values, first):
             if type(value) is dict:
                 samples.append(value)
-            elif not self._skips_others:
+            elif self._reading.on_error == "raise":
                 self._failure = CorruptShardError(
                     f"{self._name}: item {number} is not a JSON object, but of type {type(value).__name__}",
                     path=self._name,
@@ -248,9 +232,10 @@ class ValueBlocks:
                 if not samples:
                     raise self._failure
                 break  # what came before it is given first
-        if self._columns is None:
+        wanted = self._reading.columns
+        if wanted is None:
             return samples
-        return [{name: sample[name] for name in self._columns if name in sample} for sample in samples]
+        return [{name: sample[name] for name in wanted if name in sample} for sample in samples]
 
     def get_state(self) -> State:
         """Return where the next value begins."""

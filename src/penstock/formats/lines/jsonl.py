@@ -12,12 +12,12 @@ import numpy as np
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.stream import STREAM_SUFFIXES
 from penstock.errors import ColumnTypeError, ColumnValueError, ConfigError, CorruptShardError
-from penstock.formats.base import check_projection
-from penstock.formats.files import FileFormat, ScannedFile
+from penstock.formats.files import ScannedFile
 from penstock.formats.lines.columns import to_columns
 from penstock.formats.lines.cut import RETURN, BadRow, LineFinder
-from penstock.formats.lines.reader import LineReader
-from penstock.formats.lines.scan import LinesHead, scan_lines, to_shards
+from penstock.formats.lines.format import LineBlocks, LineFormat
+from penstock.formats.lines.json_values import ValueBlocks, first_character
+from penstock.formats.lines.scan import LineScan, scan_lines, to_shards
 from penstock.formats.shard_files import OneFileShard, ShardBlocks, ShardFileFormat
 from penstock.index.model import Column
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from penstock.formats.base import ReadOptions
-    from penstock.formats.files import FileBytes, StoredObject
-    from penstock.formats.lines.cut import RowBlock
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.blocks.stage import Stage
+    from penstock.formats.content import FileContent
+    from penstock.formats.files import FilesReading, StoredObject
+    from penstock.formats.lines.cut import RowBlock, RowFinder
     from penstock.types import Columns, Sample
 
 
@@ -38,7 +38,7 @@ _ENCODING = "json"
 _OPENING, _CLOSING = b"{}"
 
 
-class JSONLinesFormat(FileFormat):
+class JSONLinesFormat(LineFormat):
     """Scans and opens files of JSON lines."""
 
     suffixes = (".jsonl", ".ndjson", ".jsonlines")
@@ -46,27 +46,36 @@ class JSONLinesFormat(FileFormat):
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
         """Count the lines, and look at the first ones for their keys."""
-        scan, spans = scan_lines(file, LineFinder(skips_blank=True))
-        names = _names_in(scan.head(), file.name)
-        shards = to_shards(spans, file, scan.num_bytes)
+        scan = scan_lines(file, self.finder({}))
+        names = _names_in(scan, file.name)
+        shards = to_shards(scan, file)
         return ScannedFile(tuple(Column(name, _ENCODING) for name in names), shards)
 
-    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
-        """Refuse to read columns that no row was seen to have."""
-        check_projection(layout, options)
+    def finder(self, settings: Mapping[str, Any]) -> RowFinder:  # noqa: ARG002
+        """Find all lines that are not blank."""
+        return LineFinder(skips_blank=True)
 
-    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
-        """Open a span of lines."""
-        self.check(info.layout, options)
-        names = tuple(column.name for column in info.layout.columns)
-        return LineReader(parts[0], info, LineFinder(skips_blank=True), JSONParser(names, options.columns))
+    def parser(self, columns: tuple[Column, ...], wanted: tuple[str, ...] | None) -> JSONParser:
+        """Make samples of some keys."""
+        return JSONParser(tuple(column.name for column in columns), wanted)
+
+    def parser_in_order(self, name: str, header: bytes | None, reading: FilesReading) -> JSONParser:  # noqa: ARG002
+        """Make samples of those keys that are wanted."""
+        return JSONParser((), reading.columns)
+
+    def blocks(self, file: FileContent, reading: FilesReading, row: int = 0) -> Stage:
+        """Read lines, or the values of a document: the first character tells, unless `jsonl` is False."""
+        first = first_character([file.head()]) or first_character(file.read())
+        if reading.settings.get("jsonl", True) and first != "[":
+            return LineBlocks(file, self, reading, row)
+        return ValueBlocks(file, reading, row)
 
 
-def _names_in(head: LinesHead, name: str) -> list[str]:
+def _names_in(scan: LineScan, name: str) -> list[str]:
     """Collect the keys of the first rows; a file of which none is an object is something else."""
-    if not head.rows:
+    if not scan.rows:
         return []
-    if head.rows[0].lstrip().startswith(b"["):
+    if scan.rows[0].lstrip().startswith(b"["):
         raise CorruptShardError(
             f"{name} is one JSON array, or holds arrays: write one object per line, as jq -c '.[]' does, or stream it"
             " with Stream(source=JsonShardedSource(..., jsonl=False))",
@@ -75,7 +84,7 @@ def _names_in(head: LinesHead, name: str) -> list[str]:
     names: dict[str, None] = {}
     problem: BadRow | None = None
     has_any = False
-    for row in head.rows[:_ROWS_LOOKED_AT]:
+    for row in scan.rows[:_ROWS_LOOKED_AT]:
         try:
             names.update(dict.fromkeys(parse_row(row)))
             has_any = True
@@ -83,7 +92,7 @@ def _names_in(head: LinesHead, name: str) -> list[str]:
             problem = problem or error
     if has_any:
         return list(names)
-    line = head.places[0].line
+    line = scan.places[0].line
     raise CorruptShardError(f"{name} does not hold JSON lines: line {line}: {problem}", path=name, line=line)
 
 
@@ -96,7 +105,7 @@ class JSONParser:
 
     def parse(self, rows: Sequence[bytes]) -> list[Sample]:
         """Parse all rows."""
-        return _parse_together(rows)
+        return parse_objects(rows)
 
     def parse_block(self, block: RowBlock) -> list[Sample] | None:
         """Parse lines together; None if the quick parser is not there, or does not find one object in each."""
@@ -111,9 +120,7 @@ class JSONParser:
 
     def samples(self, parsed: list[Sample]) -> list[Sample]:
         """Return those keys that are wanted."""
-        if self.wanted is None:
-            return parsed
-        return [{name: sample[name] for name in self.wanted if name in sample} for sample in parsed]
+        return pick_fields(parsed, self.wanted)
 
     def columns(self, parsed: list[Sample], begin: int = 0, end: int | None = None) -> Columns:
         """Return columns of all names that were seen first, and of what else is in these rows."""
@@ -127,7 +134,14 @@ class JSONParser:
         return to_columns(samples, names)
 
 
-def _parse_together(rows: Sequence[bytes]) -> list[Any]:
+def pick_fields(samples: list[Sample], wanted: tuple[str, ...] | None) -> list[Sample]:
+    """Return samples with those of their fields that are wanted."""
+    if wanted is None:
+        return samples
+    return [{name: sample[name] for name in wanted if name in sample} for sample in samples]
+
+
+def parse_objects(rows: Sequence[bytes]) -> list[Any]:
     """Parse all rows as one array, which is quicker than one after the other.
 
     Rows that are broken may make sense together; those that then have another number, or are no objects, are parsed
@@ -171,7 +185,7 @@ def parse_row(row: bytes) -> Sample:
     try:
         sample = json.loads(row.decode())
     except RecursionError as error:
-        raise BadRow("the line is JSON that is nested too deeply") from error
+        raise BadRow("the line is not JSON that can be read: it is nested too deeply") from error
     except json.JSONDecodeError as error:  # what it says of lines is not meant here: it sees one alone
         raise BadRow(f"the line is not JSON: {error.msg} at character {error.pos + 1}") from error
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""One open span of lines: any of its rows, parsed a whole batch at a time."""
+"""One open shard of lines: any of its rows, parsed a whole batch at a time."""
 
 from __future__ import annotations
 
@@ -29,49 +29,29 @@ if TYPE_CHECKING:
 
 
 class StoredLines(NamedTuple):
-    """Some rows of a span as they are stored, each with whatever ends it."""
+    """Some rows as they are stored, each with whatever ends it."""
 
-    span: OpenSpan
+    rows: OpenRows
     numbers: Int64Array
     lines: list[bytes]
 
     def blame(self, parser: RowParser[Any]) -> CorruptShardError | None:
-        """Return which of the rows cannot be parsed, and in which line of the file it begins."""
+        """Return which of the rows cannot be parsed, and where it is."""
         for row, line in zip(self.numbers.tolist(), self.lines, strict=True):
             try:
                 parser.parse([line])
             except BadRow as culprit:
-                shard, path, number = self.span.name, self.span.file, self.span.line_of(row)
-                return CorruptShardError(
-                    f"{path}, line {number}: {culprit}", shard=shard, row=row, path=path, line=number
-                )
+                return self.rows.error(row, culprit)
         return None
 
 
-class OpenSpan:
-    """The bytes of a span, and where its rows are. They stay mapped for as long as anybody has it."""
+class OpenRows:
+    """Rows of lines in the bytes of a shard. These stay mapped for as long as it is held."""
 
-    def __init__(self, data: FileBytes, info: ShardInfo, finder: RowFinder) -> None:
-        self.name = info.name
-        span = info.parts[0].span
-        self.file = info.name if span is None else span.basename
-        details = load_details(info.details, info.name)
-        self._first_line = details.line
-        self._skip = min(details.skip, len(data))
-        self._array: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8)[: max(0, len(data) - details.leave)]
-        self._bounds = find_rows(self._array, self._skip, finder)
-        if self.num_rows != info.num_samples:
-            raise CorruptShardError(
-                f"{info.name} holds {self.num_rows} rows, but the index says {info.num_samples}: index it again,"
-                " or fetch the file again",
-                shard=info.name,
-            )
+    def __init__(self, name: str, data: FileBytes, bounds: npt.NDArray[np.unsignedinteger]) -> None:
+        self.name, self._bounds = name, bounds
+        self.num_rows = len(bounds) - 1
         self._slices, self._shift = sliceable(data)
-
-    @property
-    def num_rows(self) -> int:
-        """The number of rows."""
-        return len(self._bounds) - 1
 
     def gather(self, rows: Int64Array) -> StoredLines:
         """Copy rows."""
@@ -81,20 +61,45 @@ class OpenSpan:
         lines = [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
         return StoredLines(self, rows, lines)
 
-    def line_of(self, row: int) -> int:
-        """Return the line of the file in which a row begins, from 1 on."""
+    def error(self, row: int, problem: BadRow) -> CorruptShardError:
+        """Return an error of one row."""
+        return CorruptShardError(f"{self.name}, row {row}: {problem}", shard=self.name, row=row)
+
+
+class OpenSpan(OpenRows):
+    """The rows of a span of a file, which are found when it is opened."""
+
+    def __init__(self, data: FileBytes, info: ShardInfo, finder: RowFinder) -> None:
+        span = info.parts[0].span
+        self._file = info.name if span is None else span.basename
+        details = load_details(info.details, info.name)
+        self._first_line = details.line
+        self._skip = min(details.skip, len(data))
+        self._array: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8)[: max(0, len(data) - details.leave)]
+        super().__init__(info.name, data, find_rows(self._array, self._skip, finder))
+        if self.num_rows != info.num_samples:
+            raise CorruptShardError(
+                f"{info.name} holds {self.num_rows} rows, but the index says {info.num_samples}: index it again,"
+                " or fetch the file again",
+                shard=info.name,
+            )
+
+    def error(self, row: int, problem: BadRow) -> CorruptShardError:
+        """Return an error that names the line of the file in which a row begins."""
         before = self._array[self._skip : int(self._bounds[row])]
-        return self._first_line + int(np.count_nonzero(before == ord("\n")))
+        line = self._first_line + int(np.count_nonzero(before == ord("\n")))
+        return CorruptShardError(
+            f"{self._file}, line {line}: {problem}", shard=self.name, row=row, path=self._file, line=line
+        )
 
 
 class LineReader:
-    """One open span of lines. Rows of several of them that are parsed alike may be parsed together."""
+    """One open shard of lines. Rows of several of them that are parsed alike may be parsed together."""
 
-    def __init__(self, data: FileBytes, info: ShardInfo, finder: RowFinder, parser: RowParser[Any]) -> None:
-        self._data = data
-        self.name, self._parser = info.name, parser
-        self._span: OpenSpan | None = OpenSpan(data, info, finder)
-        self._num_samples = self._span.num_rows
+    def __init__(self, parts: Sequence[FileBytes], rows: OpenRows, parser: RowParser[Any]) -> None:
+        self._parts, self.name, self._parser = parts, rows.name, parser
+        self._rows: OpenRows | None = rows
+        self._num_samples = rows.num_rows
 
     def __len__(self) -> int:
         return self._num_samples
@@ -117,18 +122,21 @@ class LineReader:
 
     def gather_rows(self, rows: Int64Array) -> StoredLines | None:
         """Return rows as they are stored; None: the reader is closed."""
-        check_whole(self._data, self.name)
-        return None if self._span is None else self._span.gather(rows)
+        for part in self._parts:
+            check_whole(part, self.name)
+        return None if self._rows is None else self._rows.gather(rows)
 
     def drop_pages(self) -> None:
         """Take the shard's pages out of memory."""
-        drop_pages(self._data)
+        for part in self._parts:
+            drop_pages(part)
 
     def close(self) -> None:
         """Unmap the shard, once nobody looks at its rows any more."""
         self._num_samples = 0
-        self._span = None
-        release(self._data)
+        self._rows = None  # what points into a mapping keeps it
+        for part in self._parts:
+            release(part)
 
     def _parse(self, rows: Rows) -> Any:
         stored = self.gather_rows(check_rows(rows, self._num_samples, self.name))

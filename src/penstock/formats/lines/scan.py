@@ -12,8 +12,8 @@ import numpy as np
 
 from penstock.errors import CorruptShardError, IndexFieldError
 from penstock.formats.files import ScannedShard
+from penstock.formats.lines.cut import BadRow, RowCutter, RowStart
 from penstock.types import Span
-from penstock.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from penstock.formats.files import StoredObject
     from penstock.formats.lines.cut import FoundLines, RowFinder
-    from penstock.types import Int64Array
 
 # A shard is fetched, and its lines are found, as a whole: large enough for a store, small enough to wait for.
 SPAN_BYTES = 32 << 20
@@ -36,13 +35,6 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OTHER_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
-class RowStart(NamedTuple):
-    """Where a row begins."""
-
-    byte: int
-    line: int  # of the file, from 1 on
-
-
 @dataclass(frozen=True, slots=True)
 class LineSpan:
     """Some rows of a file that follow one another."""
@@ -52,112 +44,58 @@ class LineSpan:
     num_rows: int
 
 
-class LinesHead(NamedTuple):
-    """The first rows of a file, as far as they are whole."""
+class LineScan(NamedTuple):
+    """What a scan found: spans, the size of the content, and the first rows with their places."""
 
+    spans: list[LineSpan]
+    num_bytes: int
     rows: list[bytes]
     places: list[RowStart]
 
 
-class LineScan:
-    """Cuts a file into spans while it passes by, and keeps its first rows."""
-
-    def __init__(self, file: StoredObject, finder: RowFinder, *, has_header: bool = False, mark_bytes: int = 0) -> None:
-        self.name = file.name
-        self._file, self._finder = file, finder
-        self._awaits_header = has_header
-        self._head = bytearray()
-        self._head_begin = 0
-        self._head_rows: list[RowStart] = []
-        self._line = 1
-        self._mark_bytes = self.num_bytes = mark_bytes  # the second: so far
-        self._begin: RowStart | None = None  # of the span in the making
-        self._num_rows = 0
-        self._last_row = 0
-        self._spans: list[LineSpan] = []
-
-    def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the file, after the mark that may begin it."""
-        for begin in range(0, len(chunk), _FIND_BYTES):
-            self._feed(chunk[begin : begin + _FIND_BYTES])
-
-    def finish(self) -> list[LineSpan]:
-        """Return the spans of the whole file."""
-        if self._begin is not None:
-            self._cut(self._begin, self.num_bytes)
-        if len(self._spans) > 1:
-            before, last = self._spans[-2:]
-            if last.end - last.begin.byte < _SMALLEST_SPAN_BYTES:
-                self._spans[-2:] = [LineSpan(before.begin, last.end, before.num_rows + last.num_rows)]
-        return self._spans
-
-    def head(self) -> LinesHead:
-        """Return the first rows, once all of the file was seen."""
-        begins = [max(place.byte - self._head_begin, 0) for place in self._head_rows]
-        is_all = self._head_begin + len(self._head) == self.num_bytes
-        ends = [*begins[1:], *([len(self._head)] if is_all else [])]
-        rows = [bytes(self._head[begin:end]) for begin, end in zip(begins, ends, strict=False)]
-        return LinesHead(rows, self._head_rows[: len(rows)])
-
-    def _feed(self, chunk: bytes) -> None:
-        found = self._finder.find(np.frombuffer(chunk, np.uint8))
-        begins, newlines = found.begins + self._mark_bytes, found.newlines + self._mark_bytes
-        self._keep_head(chunk, begins, newlines)
-        self.num_bytes += len(chunk)
-        self._check_length(begins)
-        if self._awaits_header and len(begins):
-            self._awaits_header, begins = False, begins[1:]
-        at = 0
-        if self._begin is None and len(begins):
-            self._begin = self._place(int(begins[0]), newlines)
-        while self._begin is not None:
-            place = _cut_after(self._file, self._begin.byte + SPAN_BYTES)
-            cut = at + int(np.searchsorted(begins[at:], place)) if place is not None else len(begins)
-            if cut == len(begins):
-                break
-            self._num_rows += cut - at
-            self._cut(self._begin, int(begins[cut]))
-            self._begin, at = self._place(int(begins[cut]), newlines), cut
-        self._num_rows += len(begins) - at
-        self._line += len(newlines)
-
-    def _cut(self, begin: RowStart, end: int) -> None:
-        self._spans.append(LineSpan(begin, end, self._num_rows))
-        self._num_rows = 0
-
-    def _place(self, byte: int, newlines: Int64Array) -> RowStart:
-        return RowStart(byte, self._line + int(np.searchsorted(newlines, byte)))
-
-    def _keep_head(self, chunk: bytes, begins: Int64Array, newlines: Int64Array) -> None:
-        if not self._head_rows:
-            if not len(begins):
-                return
-            self._head_begin = max(int(begins[0]), self.num_bytes)
-            chunk = chunk[self._head_begin - self.num_bytes :]
-        # Of a file whose first row is longer, all of that row.
-        if len(self._head) < _HEAD_BYTES or len(self._head_rows) < 2:
-            self._head += chunk
-            self._head_rows += [self._place(byte, newlines) for byte in begins.tolist()]
-
-    def _check_length(self, begins: Int64Array) -> None:
-        bounds = np.concatenate([[self._last_row], begins, [self.num_bytes]])
-        if (np.diff(bounds) > MAX_ROW_BYTES).any():
-            raise CorruptShardError(
-                f"{self.name} has a line of more than {format_bytes(MAX_ROW_BYTES)}, near line {self._line}: it is not"
-                " a file of lines, or its lines must be shorter",
-                path=self.name,
-            )
-        if len(begins):
-            self._last_row = int(begins[-1])
-
-
-def scan_lines(file: StoredObject, finder: RowFinder, *, has_header: bool = False) -> tuple[LineScan, list[LineSpan]]:
+def scan_lines(file: StoredObject, finder: RowFinder, *, has_header: bool = False) -> LineScan:
     """Read all of a file, and cut it into spans of whole rows, after the header; a compressed one at its frames."""
-    mark_bytes, chunks = without_mark(file.chunks(), file.name)
-    scan = LineScan(file, finder, has_header=has_header, mark_bytes=mark_bytes)
-    for chunk in chunks:
-        scan.feed(chunk)
-    return scan, scan.finish()
+    first, content = without_mark(file.chunks(), file.name)
+    cutter = RowCutter(content, finder, first, 0, most_bytes=MAX_ROW_BYTES)
+    spans: list[LineSpan] = []
+    rows: list[bytes] = []
+    places: list[RowStart] = []
+    begin: RowStart | None = None  # of the span in the making
+    num_rows = head_bytes = 0
+    awaits_header = has_header
+    while True:
+        try:
+            block = cutter.take(copies=head_bytes < _HEAD_BYTES)
+        except BadRow as error:
+            raise CorruptShardError(
+                f"{file.name} has {error}, near line {cutter.place[1] + 1}: it is not a file of lines, or its lines"
+                " must be shorter",
+                path=file.name,
+            ) from None
+        if not block.num_rows:
+            break
+        if head_bytes < _HEAD_BYTES:
+            rows += block.rows()
+            places += map(block.start, range(block.num_rows))
+            head_bytes += len(block.data)
+        starts = block.bounds[:-1] + block.first
+        at, awaits_header = int(awaits_header), False
+        if begin is None and at < len(starts):
+            begin = block.start(at)
+        while begin is not None:
+            place = _cut_after(file, begin.byte + SPAN_BYTES)
+            cut = at + int(np.searchsorted(starts[at:], place)) if place is not None else len(starts)
+            if cut == len(starts):
+                break
+            spans.append(LineSpan(begin, int(starts[cut]), num_rows + cut - at))
+            begin, at, num_rows = block.start(cut), cut, 0
+        num_rows += len(starts) - at
+    if begin is not None:
+        spans.append(LineSpan(begin, cutter.end, num_rows))
+    if len(spans) > 1 and spans[-1].end - spans[-1].begin.byte < _SMALLEST_SPAN_BYTES:
+        before, last = spans[-2:]
+        spans[-2:] = [LineSpan(before.begin, last.end, before.num_rows + last.num_rows)]
+    return LineScan(spans, cutter.end, rows, places)
 
 
 def without_mark(chunks: Iterator[bytes], name: str) -> tuple[int, Iterator[bytes]]:
@@ -183,13 +121,14 @@ def _cut_after(file: StoredObject, byte: int) -> int | None:
     return starts[number].content if number < len(starts) else None
 
 
-def to_shards(spans: list[LineSpan], file: StoredObject, num_bytes: int) -> tuple[ScannedShard, ...]:
-    """Return what to read of each span; of a compressed file of so many bytes, frames that hold any of its rows."""
+def to_shards(scan: LineScan, file: StoredObject) -> tuple[ScannedShard, ...]:
+    """Return what to read of each span; of a compressed file, frames that hold any of its rows."""
+    spans = scan.spans
     if not file.is_compressed:
         return tuple(map(_plain, spans))
     # Whatever no row is in, as the header of a CSV file, belongs to the first span or to the last.
     starts = [start.content for start in file.frame_starts] if len(spans) > 1 else []
-    return tuple(_framed(span, [0] if span is spans[0] else starts, starts, num_bytes) for span in spans)
+    return tuple(_framed(span, [0] if span is spans[0] else starts, starts, scan.num_bytes) for span in spans)
 
 
 def _plain(span: LineSpan) -> ScannedShard:

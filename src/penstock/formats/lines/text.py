@@ -6,47 +6,46 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import CorruptShardError
-from penstock.formats.base import check_projection
-from penstock.formats.files import FileFormat, ScannedFile
+from penstock.formats.files import ScannedFile
 from penstock.formats.lines.cut import BadRow, LineFinder
-from penstock.formats.lines.reader import LineReader
+from penstock.formats.lines.format import LineFormat
 from penstock.formats.lines.scan import scan_lines, to_shards
 from penstock.index.model import Column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.formats.base import ReadOptions
-    from penstock.formats.files import FileBytes, StoredObject
-    from penstock.formats.lines.cut import RowBlock
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.formats.files import FilesReading, StoredObject
+    from penstock.formats.lines.cut import RowBlock, RowFinder
     from penstock.types import Columns, Sample
 
 COLUMN = "text"
 
 
-class TextFileFormat(FileFormat):
+class TextFileFormat(LineFormat):
     """Scans and opens files of plain text."""
 
     suffixes = (".txt", ".text")
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
         """Count the lines."""
-        scan, spans = scan_lines(file, LineFinder(skips_blank=False))
-        if any(b"\0" in row for row in scan.head().rows):
+        scan = scan_lines(file, self.finder({}))
+        if any(b"\0" in row for row in scan.rows):
             raise CorruptShardError(f"{file.name} contains null bytes: it is not text, or not UTF-8", path=file.name)
-        shards = to_shards(spans, file, scan.num_bytes)
+        shards = to_shards(scan, file)
         return ScannedFile((Column(COLUMN, "str"),), shards)
 
-    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
-        """Refuse to read columns that are not there."""
-        check_projection(layout, options)
+    def finder(self, settings: Mapping[str, Any]) -> RowFinder:  # noqa: ARG002
+        """Find every line."""
+        return LineFinder(skips_blank=False)
 
-    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
-        """Open a span of lines."""
-        self.check(info.layout, options)
-        is_wanted = options.columns is None or COLUMN in options.columns
-        return LineReader(parts[0], info, LineFinder(skips_blank=False), TextParser(COLUMN if is_wanted else None))
+    def parser(self, columns: tuple[Column, ...], wanted: tuple[str, ...] | None) -> TextParser:  # noqa: ARG002
+        """Make samples of one field."""
+        return TextParser(COLUMN if wanted is None or COLUMN in wanted else None)
+
+    def parser_in_order(self, name: str, header: bytes | None, reading: FilesReading) -> TextParser:  # noqa: ARG002
+        """Make samples of a field that is named as `text_field` says."""
+        return TextParser(reading.settings.get("text_field", COLUMN))
 
 
 @dataclass(frozen=True, slots=True)

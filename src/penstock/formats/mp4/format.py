@@ -222,7 +222,7 @@ class Mp4Format(FileFormat):
         """Fetch the packets of a clip, and the sizes of these; of a file that cannot be cut, all."""
         if not info.details:
             return super().spans(info, columns)
-        clip = clip_of(info)
+        clip = load_clip(info.details, info.name)
         packets = super().spans(info, columns)[0]
         return tuple(sorted([Span(clip.sizes_at, clip.sizes_end), packets], key=lambda span: span.begin))
 
@@ -236,7 +236,7 @@ class Mp4Format(FileFormat):
         if not info.details:
             out.writelines(pieces)
             return
-        clip, look = clip_of(info), Look.of(info.layout, info.name)
+        clip, look = load_clip(info.details, info.name), Look.of(info.layout, info.name)
         sizes = np.frombuffer(stored.read(clip.sizes_at, clip.sizes_end), ">u4").astype(np.int64)
         if int(sizes.sum()) != len(packets):
             raise CorruptShardError(
@@ -275,11 +275,6 @@ class Look:
             return cls(timescale, *(base64.b64decode(settings[name], validate=True) for name in ("tkhd", "stsd")))
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise CorruptShardError(f"{where} has an entry in the index that cannot be read: {error}") from error
-
-
-def clip_of(info: ShardInfo) -> Clip:
-    """Read what an index says of a clip."""
-    return load_clip(info.details, info.name)
 
 
 def load_clip(details: bytes, name: str) -> Clip:
@@ -325,7 +320,8 @@ def _clips(
     track: VideoTrack, keys: Int64Array, begins: Int64Array, stops: Int64Array, ticks: Int64Array
 ) -> Iterator[Clip]:
     """Cut the tables of a track; there may be hundreds of clips in a file, so each takes only a few steps."""
-    durations = _durations(track)
+    steps = np.diff(track.decoded)  # the ticks from each packet to the next; of the last, those before it
+    durations = np.append(steps, steps[-1:] if len(steps) else 1)
     changes = np.flatnonzero(durations[1:] != durations[:-1]) + 1
     shifts = track.shifts if track.shifts.any() else track.shifts[:0]
     columns = (
@@ -342,23 +338,13 @@ def _clips(
         *(each.tolist() for each in columns), strict=True
     ):
         own_shifts = shifts[begin:stop]
+        bounds = [begin, *changes[first_change:stop_change].tolist(), stop]
         yield Clip(
             begin=tick,
             shift=shift,
             num_packets=stop - begin,
             sizes_at=track.sizes_at + 4 * begin,
-            durations=_runs(durations, [begin, *changes[first_change:stop_change].tolist(), stop]),
+            durations=np.array([(end - at, durations[at]) for at, end in pairwise(bounds)], np.int64),
             shifts=own_shifts if len(own_shifts) and own_shifts.any() else shifts[:0],
             keys=keys[first_key:stop_key] - begin,
         )
-
-
-def _durations(track: VideoTrack) -> Int64Array:
-    """Return the ticks from each packet to the next; of the last, those before it."""
-    steps = np.diff(track.decoded)
-    return np.append(steps, steps[-1:] if len(steps) else 1)
-
-
-def _runs(values: Int64Array, bounds: Sequence[int]) -> Int64Array:
-    """Join equal numbers in a row, which begin and end at some places: how many, and which."""
-    return np.array([(end - begin, values[begin]) for begin, end in pairwise(bounds)], np.int64)

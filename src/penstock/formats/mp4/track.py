@@ -1,7 +1,7 @@
 """The video track of an mp4 file: when each frame is shown, which are keyframes, where their bytes are.
 
 All that is read is tables of numbers, from the `moov` box: no packet is touched. What these tables cannot tell in a
-simple way (fragmented files, several edits) is left to whoever reads the packets.
+simple way (fragmented files, several edits) is left to readers of the packets.
 """
 
 from __future__ import annotations
@@ -265,8 +265,12 @@ def _parse(moov: bytes, moov_at: int, trak: Box) -> VideoTrack:
     if not is_key.any():  # nor if there are no frames
         raise _NotSimple
     shifts = _shifts(moov, stbl, num_packets)
+    mdhd = child(moov, trak, b"mdia", b"mdhd")
+    timescale = number(moov, mdhd.begin + (20 if moov[mdhd.begin] == 1 else 12))
+    if not timescale:
+        raise ValueError("a second has no ticks")
     return VideoTrack(
-        timescale=_timescale(moov, child(moov, trak, b"mdia", b"mdhd")),
+        timescale=timescale,
         decoded=decoded,
         shifts=shifts,
         start=_edited_start(moov, trak, decoded + shifts),
@@ -309,14 +313,6 @@ def _chunk_offsets(moov: bytes, stbl: Box) -> Int64Array:
         return table(moov, narrow, 1)[:, 0]
     wide = table(moov, child(moov, stbl, b"co64"), 2)
     return (wide[:, 0] << 32) + wide[:, 1]
-
-
-def _timescale(moov: bytes, mdhd: Box) -> int:
-    """Return the ticks of a second."""
-    ticks = number(moov, mdhd.begin + (20 if moov[mdhd.begin] == 1 else 12))
-    if not ticks:
-        raise ValueError("a second has no ticks")
-    return ticks
 
 
 def _edited_start(moov: bytes, trak: Box, shown: Int64Array) -> int:

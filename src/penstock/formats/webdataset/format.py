@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import CorruptShardError
-from penstock.formats.base import check_projection
 from penstock.formats.files import FileFormat, ScannedFile, ScannedShard
 from penstock.formats.webdataset.decode import KEY, URL, kind_of, member_encoding
 from penstock.formats.webdataset.headers import group_members, walk
@@ -62,7 +61,7 @@ class WebDatasetFormat(FileFormat):
         """Refuse unknown kinds of members, and columns that are not there."""
         for column in layout.columns:
             member_encoding(column.name, column.encoding, options.image_decoder)
-        check_projection(layout, options)
+        super().check(layout, options)
 
     def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> TarReader:
         """Open a tar, or a span of one."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class MappedTar:
-    """The bytes of a shard, for whoever walks along its headers."""
+    """The bytes of a shard, for a walk along its headers."""
 
     def __init__(self, data: FileBytes) -> None:
         self._num_bytes = len(data)

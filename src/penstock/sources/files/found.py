@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_pinned
-from penstock.cachedir.versions import tag_of
 from penstock.errors import ConfigError
 from penstock.formats.content import FileContent
 from penstock.order.keys import hash_key
@@ -53,7 +52,7 @@ class FoundFile:
     def version(self) -> FileVersion:
         """Its size and version, which positions in it carry."""
         told = self.origin or self.info
-        return FileVersion(shown_url(self.url), told.num_bytes, tag_of(told))
+        return FileVersion(shown_url(self.url), told.num_bytes, told.version)
 
     @property
     def compression(self) -> str | None:

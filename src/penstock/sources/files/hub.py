@@ -15,7 +15,7 @@ from penstock.errors import ConfigError, NoReadableFilesError, ObjectNotFoundErr
 from penstock.extras import require
 from penstock.order.keys import hash_key
 from penstock.scan.detect import kind_of_name
-from penstock.scan.listing import find_in_repository
+from penstock.scan.hub import find_in_repository
 from penstock.scan.patterns import split_suffix
 from penstock.sources.base import ShardedSource
 from penstock.sources.files.base import FileShardedSource

@@ -6,14 +6,13 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.versions import tag_of
 from penstock.errors import DataError, StoreError
-from penstock.formats.lines.blocks import places_in
+from penstock.formats.lines.format import places_in
 from penstock.index.catalog import MAX_INDEX_BYTES
 from penstock.index.files_json import STORED_NAME, load_files
 
 if TYPE_CHECKING:
-    from penstock.formats.lines.blocks import RowPlace
+    from penstock.formats.content import RowPlace
     from penstock.index.files_json import IndexedFile
     from penstock.sources.files.found import FoundFile
     from penstock.storage.base import Store
@@ -37,7 +36,7 @@ class StoredIndexes:
         if id(file.store) not in self._files:
             self._files[id(file.store)] = file.store, _read_index(file.store)
         found = self._files[id(file.store)][1].get(file.info.key)
-        version = tag_of(file.info)
+        version = file.info.version
         if found is None or version is None or (found.num_bytes, found.version) != (file.info.num_bytes, version):
             return []
         if (found.layout.format, found.layout.compression) != (form, file.compression):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from penstock.errors import ConfigError, CorruptShardError
-from penstock.formats.lines.blocks import LineBlocks, RowPlaces, check_policy
-from penstock.formats.lines.csv import CSVParser, CSVRowFinder, read_header
-from penstock.formats.lines.cut import LineFinder
-from penstock.formats.lines.json_values import ValueBlocks, first_character
-from penstock.formats.lines.jsonl import JSONParser
-from penstock.formats.lines.text import COLUMN, TextParser
+from penstock.errors import ConfigError
+from penstock.formats.files import FilesReading
+from penstock.formats.lines.csv import CSVFileFormat
+from penstock.formats.lines.format import LineBlocks
+from penstock.formats.lines.json_values import first_character
+from penstock.formats.lines.jsonl import JSONLinesFormat
+from penstock.formats.lines.text import COLUMN, TextFileFormat
 from penstock.scan.patterns import split_suffix
 from penstock.sources.files.base import FileShardedSource, as_names
 from penstock.sources.files.stored_indexes import StoredIndexes
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.blocks.stage import State
-    from penstock.formats.lines.blocks import OnError
+    from penstock.formats.files import OnError
+    from penstock.formats.lines.format import LineFormat
     from penstock.scan.patterns import Given
     from penstock.sources.file_versions import FileBlocks
     from penstock.sources.files.found import FoundFile, FoundFiles
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
 class _TextFiles(FileShardedSource):
     """Files of which only reading tells where a row begins. What was read once is remembered."""
 
-    _rows_of: str | None = None  # the format whose index counts the same rows, if there is one
+    _form: LineFormat
+    _indexed: str | None  # the format whose index counts the same rows, if there is one
 
-    def __init__(self, data_files: Given | FoundFiles, storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, data_files: Given | FoundFiles, storage_options: Mapping[str, Any] | None, reading: FilesReading
+    ) -> None:
         super().__init__(data_files, storage_options)
-        self._known_rows: dict[int, RowPlaces] = {}
+        self._reading = reading
         self._indexes = StoredIndexes()
         self._looked_up: set[int] = set()  # files whose places an index was asked for
 
@@ -42,14 +45,13 @@ class _TextFiles(FileShardedSource):
         opened = self._open(self._number(shard_name), 0)
         return opened.find_cuts(num_bytes) if isinstance(opened, LineBlocks) else []
 
-    def _places_for(self, number: int, row: int) -> RowPlaces:
-        """Return the places that are known in a file; those of an index, once another row than the first is wanted."""
-        places = self._known_rows.setdefault(number, RowPlaces())
-        if row and self._rows_of is not None and number not in self._looked_up:
+    def _open(self, number: int, row: int) -> FileBlocks:
+        file = self._files[number]
+        if row and self._indexed is not None and number not in self._looked_up:
             self._looked_up.add(number)
-            for place in self._indexes.places_in(self._files[number], self._rows_of):
-                places.note(place)
-        return places
+            for place in self._indexes.places_in(file, self._indexed):
+                self._reading.places_in(file.url).note(place)
+        return cast("FileBlocks", self._form.blocks(file.content(), self._reading, row))
 
 
 class JsonShardedSource(_TextFiles):
@@ -65,7 +67,8 @@ class JsonShardedSource(_TextFiles):
             broken is always an error, because no one can tell where its next item begins.
     """
 
-    format = _rows_of = "jsonl"
+    format = _indexed = "jsonl"
+    _form = JSONLinesFormat()
 
     def __init__(
         self,
@@ -76,31 +79,16 @@ class JsonShardedSource(_TextFiles):
         columns: Sequence[str] | None = None,
         on_error: OnError = "raise",
     ) -> None:
-        self._jsonl, self._on_error = jsonl, check_policy(on_error)
-        self._columns = as_names(columns)
-        super().__init__(data_files, storage_options)
+        reading = FilesReading(columns=as_names(columns), on_error=on_error, settings={"jsonl": jsonl})
+        super().__init__(data_files, storage_options, reading)
 
     def _settings(self) -> tuple[object, ...]:
-        return self._jsonl, self._columns, self._on_error
+        return self._reading.settings["jsonl"], self._reading.columns, self._reading.on_error
 
     def _in_place(self) -> dict[str, Any] | None:
-        is_lines = self._jsonl and self._on_error == "raise"
+        is_lines = self._reading.settings["jsonl"] and self._reading.on_error == "raise"
         are_lines = is_lines and not any(_may_be_array(file) for file in self._files)
-        return {"format": "jsonl", "columns": self._columns} if are_lines else None
-
-    def _open(self, number: int, row: int) -> FileBlocks:
-        content = self._files[number].content()
-        first = first_character([content.head()]) or first_character(content.read())
-        if self._jsonl and first != "[":
-            return LineBlocks(
-                content,
-                partial(LineFinder, skips_blank=True),
-                lambda _: JSONParser((), self._columns),
-                on_error=self._on_error,
-                row=row,
-                places=self._places_for(number, row),
-            )
-        return ValueBlocks(content, content.name, columns=self._columns, skips_others=self._on_error == "skip", row=row)
+        return {"format": "jsonl", "columns": self._reading.columns} if are_lines else None
 
 
 class CsvShardedSource(_TextFiles):
@@ -116,6 +104,7 @@ class CsvShardedSource(_TextFiles):
     """
 
     format = "csv_file"
+    _form: CSVFileFormat
 
     def __init__(
         self,
@@ -131,48 +120,20 @@ class CsvShardedSource(_TextFiles):
             raise ConfigError(f"delimiter={delimiter!r} is not one ASCII character")
         if delimiter == "\t":
             self.format = "tsv_file"
-        self._delimiter, self._types, self._on_error = delimiter, dict(types or {}), check_policy(on_error)
-        self._columns = as_names(columns)
-        self._rows_of = {",": "csv_file", "\t": "tsv_file"}.get(delimiter)
-        self._first_header: tuple[str, list[str]] | None = None  # of the file that was opened first, and its name
-        super().__init__(data_files, storage_options)
+        self._form = CSVFileFormat(delimiter)
+        self._indexed = {",": "csv_file", "\t": "tsv_file"}.get(delimiter)
+        reading = FilesReading(columns=as_names(columns), on_error=on_error, settings={"types": dict(types or {})})
+        super().__init__(data_files, storage_options, reading)
 
     def _settings(self) -> tuple[object, ...]:
-        return self._delimiter, self._columns, self._types, self._on_error
+        reading = self._reading
+        return self._form.separator, reading.columns, reading.settings["types"], reading.on_error
 
     def _in_place(self) -> dict[str, Any] | None:
-        kind = {",": "csv", "\t": "tsv"}.get(self._delimiter)
-        if kind is None or self._on_error != "raise":
+        kind, reading = {",": "csv", "\t": "tsv"}.get(self._form.separator), self._reading
+        if kind is None or reading.on_error != "raise":
             return None
-        return {"format": kind, "columns": self._columns, "types": self._types or None}
-
-    def _open(self, number: int, row: int) -> FileBlocks:
-        content = self._files[number].content()
-        return LineBlocks(
-            content,
-            partial(CSVRowFinder, self._delimiter),
-            partial(self._parser, content.name),
-            has_header=True,
-            on_error=self._on_error,
-            row=row,
-            places=self._places_for(number, row),
-        )
-
-    def _parser(self, name: str, header: bytes | None) -> CSVParser:
-        names = read_header(header, self._delimiter, name) if header else []
-        self._first_header = self._first_header or (name, names)
-        first_name, first = self._first_header
-        if self._columns is None and set(names) != set(first):
-            raise CorruptShardError(
-                f"{name} has the columns {', '.join(names)}, but {first_name} has {', '.join(first)}: pass columns="
-                " that all files have, or make a source of each kind",
-                path=name,
-            )
-        for wanted in (*(self._columns or ()), *self._types):
-            if wanted not in names:
-                raise ConfigError(f"{name} has no column {wanted!r}: it has {', '.join(names)}", path=name)
-        types = tuple((each, self._types.get(each, "str")) for each in names)
-        return CSVParser(self._delimiter, types, self._columns)
+        return {"format": kind, "columns": reading.columns, "types": reading.settings["types"] or None}
 
 
 class TextShardedSource(_TextFiles):
@@ -185,7 +146,8 @@ class TextShardedSource(_TextFiles):
         on_error: `"raise"` or `"skip"` for lines that are not UTF-8.
     """
 
-    format = _rows_of = "text"
+    format = _indexed = "text"
+    _form = TextFileFormat()
 
     def __init__(
         self,
@@ -195,24 +157,15 @@ class TextShardedSource(_TextFiles):
         *,
         on_error: OnError = "raise",
     ) -> None:
-        self._text_field, self._on_error = text_field, check_policy(on_error)
-        super().__init__(data_files, storage_options)
+        reading = FilesReading(on_error=on_error, settings={"text_field": text_field})
+        super().__init__(data_files, storage_options, reading)
 
     def _settings(self) -> tuple[object, ...]:
-        return self._text_field, self._on_error
+        return self._reading.settings["text_field"], self._reading.on_error
 
     def _in_place(self) -> dict[str, Any] | None:
-        return {"format": "text"} if self._text_field == COLUMN and self._on_error == "raise" else None
-
-    def _open(self, number: int, row: int) -> FileBlocks:
-        return LineBlocks(
-            self._files[number].content(),
-            partial(LineFinder, skips_blank=False),
-            lambda _: TextParser(self._text_field),
-            on_error=self._on_error,
-            row=row,
-            places=self._places_for(number, row),
-        )
+        is_plain = self._settings() == (COLUMN, "raise")
+        return {"format": "text"} if is_plain else None
 
 
 def _may_be_array(file: FoundFile) -> bool:

@@ -1,0 +1,134 @@
+"""`penstock convert INPUT… OUT`: turn files, or a dataset, into a dataset."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli.head import describe
+from penstock.errors import ConfigError, printable
+from penstock.outside_text import Bounded
+from penstock.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    import argparse
+
+_SHARE = Bounded(r"([^=/\\]+)=([0-9.]+)", 256)
+_TASK = Bounded(r"(\d{1,9})/(\d{1,9})", 32)
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser."""
+    parser = commands.add_parser("convert", help="turn files or a dataset into shards, on one machine or an engine")
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, folder, glob or URL")
+    parser.add_argument("out", help="the folder or URL of the new dataset")
+    parser.add_argument("--format", default="mds", help="mds (the default), parquet, arrow or jsonl")
+    parser.add_argument("--input-format", help="how files are read, if their names do not tell: parquet, json, csv …")
+    parser.add_argument("--columns", help="encodings of columns, such as id=int,text=str; by default those that fit")
+    parser.add_argument("--transform", metavar="MODULE:NAME", help="a function of a sample, or a transform")
+    parser.add_argument("--engine", default="local", help="local (the default), ray or dask")
+    parser.add_argument("--workers", type=int, help="how many tasks run at a time")
+    parser.add_argument("--compression", help="such as zstd or zstd:7")
+    parser.add_argument("--hashes", default="", help="digests to record, such as sha1,xxh64")
+    parser.add_argument("--size-limit", default="64mb", help="the size of a shard (default: 64mb)")
+    parser.add_argument("--splits", help="such as train=0.98,val=0.02")
+    parser.add_argument("--split-by", help="the column that decides in which split a row is")
+    parser.add_argument("--seed", type=int, default=0, help="makes other splits")
+    parser.add_argument("--on-error", default="raise", help="raise (the default) or skip")
+    parser.add_argument("--overwrite", action="store_true", help="replace a conversion with other options")
+    parser.add_argument("--task-size", help="about how much of the inputs a task reads")
+    parser.add_argument("--task", help="run only task K of N, K+N and so on: 3/64; a run without it joins all")
+    parser.add_argument("--dry-run", action="store_true", help="show tasks, columns and a sample, and write nothing")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert, and say what was made."""
+    from penstock.conversion.convert import convert
+
+    task = None if options.task is None else parse_task(options.task)
+    report = convert(
+        options.inputs,
+        options.out,
+        format=options.format,
+        columns=None if options.columns is None else parse_columns(options.columns),
+        transform=None if options.transform is None else load_name(options.transform),
+        engine=options.engine,
+        workers=options.workers,
+        compression=options.compression,
+        hashes=tuple(filter(None, options.hashes.split(","))),
+        size_limit=options.size_limit,
+        splits=None if options.splits is None else parse_splits(options.splits),
+        split_by=options.split_by,
+        seed=options.seed,
+        on_error=options.on_error,
+        overwrite=options.overwrite,
+        input_format=options.input_format,
+        task_size=options.task_size,
+        task=task,
+        dry_run=options.dry_run,
+    )
+    samples = [describe(sample, 200) for sample in report.samples]
+    if options.json:
+        print(json.dumps({**asdict(replace(report, samples=())), "samples": samples}))
+        return 0
+    if options.dry_run:
+        columns = "" if report.columns is None else f", columns {report.columns}"
+        print(printable(f"{format_count(report.num_tasks, 'task')}{columns}; the first samples:"))
+        print(*map(printable, samples), sep="\n")
+        return 0
+    splits = "".join(f"; {name}: {rows:,}" for name, rows in report.splits.items() if name)
+    print(
+        printable(
+            f"{format_count(report.num_rows, 'sample')} in {report.out}, {format_bytes(report.num_bytes)}, by"
+            f" {format_count(report.num_tasks, 'task')} ({report.num_found} done before){splits}"
+        )
+    )
+    if report.num_rejected:
+        print(printable(f"{format_count(report.num_rejected, 'row')} left out, listed in {', '.join(report.rejected)}"))
+    return 0
+
+
+def parse_splits(text: str) -> dict[str, float]:
+    """Read shares such as `train=0.98,val=0.02`."""
+    shares = {}
+    for part in text.split(","):
+        match = _SHARE.fullmatch(part)
+        try:
+            shares[match[1]] = float(match[2])  # type: ignore[index]
+        except (TypeError, ValueError):
+            raise ConfigError(f"--splits {text}: write shares as train=0.98,val=0.02") from None
+    return shares
+
+
+def parse_task(text: str) -> tuple[int, int]:
+    """Read which tasks to run, such as `3/64`."""
+    match = _TASK.fullmatch(text)
+    number, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 0 <= number < count:
+        raise ConfigError(f"--task {text}: write K/N with K from 0 to N - 1, such as 3/64")
+    return number, count
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """Read encodings such as `id=int,text=str`."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name and value for name, _, value in pairs):
+        raise ConfigError(f"--columns {text}: write name=encoding, with commas between them")
+    return {name: value for name, _, value in pairs}
+
+
+def load_name(text: str) -> Any:
+    """Import what is named as `module:name`, also of a module in this folder."""
+    import importlib
+    import sys
+
+    module, _, name = text.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"--transform {text}: {error}. Write module:name, of a module that Python finds") from error

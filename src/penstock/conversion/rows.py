@@ -1,0 +1,277 @@
+"""What becomes of the rows of a task: those of one split, transformed, without those that are bad if that is wanted."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.errors import ConfigError, DataError, MissingColumnError, TransformError
+from penstock.order.keys import hash_key
+from penstock.sources.transforms import BatchTransform, ChainedTransform, FlatMapTransform, apply_all, checked_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.blocks.stage import State
+    from penstock.sources.base import ShardedSource
+    from penstock.sources.iterators import SampleIterator
+    from penstock.sources.transforms import AnyTransform
+    from penstock.types import Sample
+
+_ROWS_AT_ONCE = 64
+_MOST_REJECTED = 10_000  # of a task: they are kept in its ledger
+_SHOWN_CHARACTERS = 1000
+
+
+class AnyNumberTransform(FlatMapTransform, written_name="transforms.AnyNumberTransform/1"):
+    """Applies a function that returns a new sample, a list of them, or None for none."""
+
+    def __call__(self, sample: Sample) -> Iterable[Sample]:
+        """Return what the function makes of a sample."""
+        made = self._fn(sample)
+        if made is None:
+            return ()
+        return (made,) if isinstance(made, Mapping) else checked_samples(made)  # type: ignore[return-value]
+
+
+def as_chain(transform: Any) -> ChainedTransform:
+    """Take transforms as they are, and a function as one that gives a sample, several or none."""
+    each = transform if isinstance(transform, ChainedTransform) else [transform]
+    return ChainedTransform([AnyNumberTransform(one) if inspect.isroutine(one) else one for one in each])
+
+
+class SplitRule(NamedTuple):
+    """Rows that belong to one of several splits, by a keyed hash: data that are added move no row to another one."""
+
+    begin: float  # the part of all hashes that is this split
+    end: float
+    column: str | None = None  # whose value decides; None: the address of the row
+    seed: int = 0
+
+    def holds(self, row: Sample, address: tuple[str, int]) -> bool:
+        """Return True if a row belongs to this split."""
+        if self.column is None:
+            value: object = address
+        elif self.column in row:
+            value = row[self.column]
+        else:
+            raise MissingColumnError(
+                f"there is no column {self.column!r} to split by: the row has {', '.join(row)}", column=self.column
+            )
+        if getattr(value, "ndim", None) == 0:  # a number of NumPy, which is the same as Python's
+            value = value.item()  # type: ignore[attr-defined]
+        return self.begin <= hash_key("split", self.seed, repr(value)) / 2**64 < self.end
+
+
+def split_rules(splits: Mapping[str, float], column: str | None, seed: int) -> dict[str, SplitRule]:
+    """Return which part of all hashes each split gets; shares add up to 1."""
+    if not splits or any(not share > 0 for share in splits.values()):
+        raise ConfigError(f"splits={dict(splits)} must give each split a share above 0: {{'train': 0.9, 'val': 0.1}}")
+    total = sum(splits.values())
+    if abs(total - 1) > 1e-6:
+        raise ConfigError(f"the shares of splits={dict(splits)} add up to {total:g}, not to 1")
+    rules, begin = {}, 0.0
+    for number, (name, share) in enumerate(splits.items(), 1):
+        end = 1.0 if number == len(splits) else begin + share
+        rules[name] = SplitRule(begin, end, column, seed)
+        begin = end
+    return rules
+
+
+class _Place(NamedTuple):
+    """A position between rows: of a piece, of a row in it, and how many rows were rejected before."""
+
+    piece: int = 0
+    row: int = 0
+    inner: State | None = None  # the position of the open iterator, if there is one
+    num_rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one shard that belong to a task."""
+
+    name: str  # of the shard
+    first_row: int = 0
+    end_row: int | None = None  # None: the end of the shard
+    begin: State | None = None  # where the first row is, as an iterator over the shard says it; None: by its number
+
+    def open(self, source: ShardedSource, row: int, position: State | None) -> SampleIterator:
+        """Open the rows from one of them on, at a position of an iterator if it is known."""
+        position = self.begin if position is None and row == 0 else position
+        if position is None:
+            return source.open_shard_at_row(self.name, self.first_row + row)
+        rows = source.open_shard(self.name)
+        rows.load_state_dict(position)
+        return rows
+
+    def left(self, row: int) -> int:
+        """Return how many rows there are at most from one on."""
+        return sys.maxsize if self.end_row is None else self.end_row - self.first_row - row
+
+
+class TaskRows:
+    """The samples of a task, in order; their position says which rows are done, and which of them were rejected.
+
+    Args:
+        source: Has the rows.
+        pieces: Which of them, in order.
+        transforms: What is applied to them, in order.
+        split: Which of them are taken; None: all.
+        on_rejected: Receives all rows that were rejected, at the end; None: a bad row is an error.
+    """
+
+    def __init__(
+        self,
+        source: ShardedSource,
+        pieces: Sequence[Piece],
+        transforms: Sequence[AnyTransform],
+        *,
+        split: SplitRule | None = None,
+        on_rejected: Callable[[list[dict[str, Any]]], None] | None = None,
+    ) -> None:
+        self._source, self._pieces = source, pieces
+        self._groups, self._split, self._on_rejected = _grouped(transforms), split, on_rejected
+        sizes = [group.batch_size for group in self._groups if isinstance(group, BatchTransform)]
+        self._rows_at_once = max([_ROWS_AT_ONCE, *sizes])
+        self._rows: SampleIterator | None = None
+        self._place = self._begun = _Place()  # of the next row, and of the first whose samples are being given
+        self._made: list[Sample] = []
+        self._given = 0
+        self._rejected: list[dict[str, Any]] = []
+
+    def take(self, count: int) -> list[Sample]:
+        """Return so many of the next samples, or those that are left."""
+        taken: list[Sample] = []
+        while len(taken) < count and (self._given < len(self._made) or self._read()):
+            end = min(self._given + count - len(taken), len(self._made))
+            taken += self._made[self._given : end]
+            self._given = end
+        return taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """Describe the position after the sample given last."""
+        is_all_given = self._given == len(self._made)
+        if is_all_given:
+            self._note_place()
+        place = self._place if is_all_given else self._begun
+        rejected = self._rejected[: place.num_rejected]
+        return {**place._asdict(), "given": 0 if is_all_given else self._given, "rejected": rejected}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where others stood."""
+        self.close()
+        self._place = self._begun = _Place(*(state[name] for name in _Place._fields))
+        self._made, self._given, self._rejected = [], 0, list(state["rejected"])
+        if state["given"]:
+            self.take(state["given"])
+
+    def close(self) -> None:
+        """Close what is open."""
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            rows.close()
+
+    def _note_place(self) -> None:
+        inner = None if self._rows is None else self._rows.state_dict()
+        self._place = self._place._replace(inner=inner, num_rejected=len(self._rejected))
+
+    def _read(self) -> bool:
+        """Make samples of the next rows; False: there are none."""
+        self._made, self._given = [], 0
+        while not self._made and self._place.piece < len(self._pieces):
+            self._note_place()
+            self._begun = self._place
+            rows = self._next_rows()
+            self._made = self._transformed(rows)
+            if self._place.piece == len(self._pieces) and self._on_rejected is not None:
+                self._on_rejected(self._rejected)
+        return bool(self._made)
+
+    def _next_rows(self) -> list[tuple[int, Sample]]:
+        """Read some rows of a piece, and return those of the split with their numbers in the shard."""
+        place, piece = self._place, self._pieces[self._place.piece]
+        wanted = min(self._rows_at_once, piece.left(place.row))
+        read: list[Sample] = []
+        if wanted:
+            try:
+                if self._rows is None:
+                    self._rows = piece.open(self._source, place.row, place.inner)
+                read = self._rows.take(wanted)
+            except DataError as error:
+                self._reject(piece.first_row + place.row, None, error)
+                self.close()
+                self._place = place._replace(row=place.row + 1, inner=None)
+                return []
+        if not read:
+            self.close()
+            self._place = _Place(place.piece + 1)
+            return []
+        self._place = place._replace(row=place.row + len(read))
+        numbered = list(enumerate(read, piece.first_row + place.row))
+        if self._split is None:
+            return numbered
+        return [(number, row) for number, row in numbered if self._split.holds(row, (piece.name, number))]
+
+    def _transformed(self, rows: list[tuple[int, Sample]]) -> list[Sample]:
+        """Apply all transforms; a batch that fails is tried again row by row, if bad rows are rejected."""
+        for group in self._groups:
+            made: list[tuple[int, Sample]] = []
+            if isinstance(group, BatchTransform):
+                for begin in range(0, len(rows), group.batch_size):
+                    made += self._of_batch(group, rows[begin : begin + group.batch_size])
+            else:
+                for number, row in rows:
+                    try:
+                        made += [(number, each) for each in apply_all(group, row)]
+                    except Exception as error:  # noqa: BLE001  of the user's function, and raised below
+                        self._reject(number, row, error)
+            rows = made
+        return [row for _, row in rows]
+
+    def _of_batch(self, transform: BatchTransform, rows: list[tuple[int, Sample]]) -> list[tuple[int, Sample]]:
+        first = rows[0][0]
+        try:
+            return [(first, each) for each in transform([row for _, row in rows])]
+        except Exception as error:  # noqa: BLE001  as above
+            if len(rows) == 1 or self._on_rejected is None:
+                self._reject(first, rows[0][1], error)
+                return []
+        return [made for each in rows for made in self._of_batch(transform, [each])]
+
+    def _reject(self, row: int, sample: Sample | None, error: Exception) -> None:
+        """Note a bad row, or raise what was wrong with it."""
+        where = f"row {row} of {self._pieces[self._begun.piece].name}"
+        if self._on_rejected is None:
+            if sample is None:
+                raise error
+            raise TransformError(f"the transform failed on {where}: {type(error).__name__}: {error}") from error
+        if len(self._rejected) == _MOST_REJECTED:
+            raise TransformError(
+                f"{_MOST_REJECTED:,} rows of one task were bad, the last of them {where}: {error}. Mend the transform"
+                " or the data"
+            ) from error
+        shown = None if sample is None else repr(sample)[:_SHOWN_CHARACTERS]
+        self._rejected.append({"where": where, "error": f"{type(error).__name__}: {error}", "row": shown})
+
+
+def _grouped(transforms: Sequence[AnyTransform]) -> list[BatchTransform | list[AnyTransform]]:
+    """Join transforms of single rows that follow each other."""
+    groups: list[BatchTransform | list[AnyTransform]] = []
+    for each in transforms:
+        if isinstance(each, BatchTransform):
+            groups.append(each)
+        elif groups and isinstance(groups[-1], list):
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return groups
+
+
+def rejected_lines(rejected: Sequence[Mapping[str, Any]]) -> bytes:
+    """Write rejected rows as lines of JSON."""
+    return b"".join(json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in rejected)
