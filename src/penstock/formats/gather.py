@@ -6,7 +6,7 @@ import ctypes
 import platform
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     # Either is a value of bytes for each; an array of NumPy's byte strings is one step for all of them.
     StoredValues: TypeAlias = npt.NDArray[np.bytes_] | list[bytes]
     Values: TypeAlias = npt.NDArray[Any] | list[Any]
-    View: TypeAlias = Callable[[npt.NDArray[Any]], Values]  # of stored values of fixed size
 
 # NumPy waits for many places of memory at once, where a step of Python waits for one after the other; but it copies
 # each value twice, and blanks what a shorter one does not fill. Measured: it pays up to these lengths.
@@ -470,65 +469,58 @@ class _ColumnGathering(Gathering):
         return places, join_columns(tuple(columns), list(columns.values()), len(places))
 
 
-def _begin_column(name: str, encoding: Encoding | ColumnKind, num_rows: int, *, by_sample: bool) -> GatheredColumn:
+def _begin_column(name: str, how: Any, num_rows: int, *, by_sample: bool) -> GatheredColumn:
     """Begin a column in the way that suits its values."""
-    if isinstance(encoding, ColumnKind):
-        return encoding.begin(name, num_rows, by_sample=by_sample)
-    if not isinstance(encoding, FixedEncoding):
-        if by_sample:  # of which few are asked for at a time
-            return _VariableColumn(name, encoding.decode_many)
-        return (_VariableColumn if encoding.expands else _DecodedColumn)(name, encoding.to_column)
-    view = partial(_to_values, encoding) if by_sample else encoding.to_array
-    kind = _LocatedColumn if encoding.num_bytes >= _LARGE_VALUE_BYTES else _FilledColumn
-    return kind(name, view, encoding.num_bytes, num_rows)
+    if isinstance(how, ColumnKind):
+        return how.begin(name, num_rows, by_sample=by_sample)
+    if isinstance(how, FixedEncoding):
+        return _FixedColumn(name, how, num_rows, by_sample=by_sample)
+    return _VariableColumn(name, how, by_sample=by_sample)
 
 
-def _to_values(encoding: FixedEncoding, stored: npt.NDArray[Any]) -> list[Any]:
-    return encoding.to_values(encoding.to_array(stored))
+class _FixedColumn(GatheredColumn):
+    """Values of fixed size go straight to their places, unless they are large.
 
+    Of large ones it is noted where they lie: they are copied when their batch is asked for.
+    """
 
-class _FilledColumn(GatheredColumn):
-    """Small values of fixed size go straight to their places."""
-
-    def __init__(self, name: str, view: View, num_bytes: int, num_rows: int) -> None:
-        self._name, self._view, self._num_bytes = name, view, num_bytes
-        self._stored: npt.NDArray[Any] = np.empty(num_rows, f"V{num_bytes}")
+    def __init__(self, name: str, how: FixedEncoding, num_rows: int, *, by_sample: bool) -> None:
+        self._name, self._how, self._by_sample = name, how, by_sample
+        self._is_large = how.num_bytes >= _LARGE_VALUE_BYTES
+        self._held: list[FoundRows] = []  # keeps the bytes mapped that the places are in
+        self._stored: npt.NDArray[Any] = np.empty(num_rows, np.int64 if self._is_large else f"V{how.num_bytes}")
 
     def add(self, rows: FoundRows, places: Int64Array) -> None:
-        stored = copy_values(rows.begins(self._name), self._num_bytes)
+        stored: npt.NDArray[Any] = rows.begins(self._name)
+        if self._is_large:
+            self._held.append(rows)
+        else:
+            stored = copy_values(stored, self._how.num_bytes)
         if len(places) == len(self._stored):  # all at once, in order
             self._stored = stored
         else:
             self._stored[places] = stored
 
     def take(self, which: slice | Int64Array) -> Values:
-        return self._view(self._stored[which])
-
-
-class _LocatedColumn(GatheredColumn):
-    """Of large values of fixed size it is noted where they lie: they are copied when their batch is asked for."""
-
-    def __init__(self, name: str, view: View, num_bytes: int, num_rows: int) -> None:
-        self._name, self._view, self._num_bytes = name, view, num_bytes
-        self._held: list[FoundRows] = []  # keeps the bytes mapped that the places are in
-        self._begins = np.zeros(num_rows, np.int64)
-
-    def add(self, rows: FoundRows, places: Int64Array) -> None:
-        self._begins[places] = rows.begins(self._name)
-        self._held.append(rows)
-
-    def take(self, which: slice | Int64Array) -> Values:
-        return self._view(copy_values(self._begins[which], self._num_bytes))
+        stored = self._stored[which]
+        array = self._how.to_array(copy_values(stored, self._how.num_bytes) if self._is_large else stored)
+        return self._how.to_values(array) if self._by_sample else array
 
 
 class _VariableColumn(GatheredColumn):
-    """Values of any length are kept as they are stored, and decoded when they are asked for."""
+    """Values of any length are kept as they are stored, and decoded when they are asked for.
 
-    def __init__(self, name: str, decode: Callable[[Sequence[bytes]], Values]) -> None:
-        self._name, self._decode = name, decode
+    Columns are decoded all at once, to be cut into batches afterwards, unless their values take far more memory then.
+    """
+
+    def __init__(self, name: str, how: Encoding, *, by_sample: bool) -> None:
+        self._name = name
+        self._decode: Callable[[Sequence[bytes]], Values] = how.decode_many if by_sample else how.to_column
+        self._is_decoded_at_once = not by_sample and not how.expands
         self._groups: list[tuple[StoredValues, RowOrigins]] = []  # in the order of their places
         self._pieces: Any = []  # `StoredValues`
         self._places: Sequence[Int64Array] = ()
+        self._values: Values | None = None
 
     def add(self, rows: FoundRows, places: Int64Array) -> None:  # noqa: ARG002
         self._groups.append((rows.pieces(self._name), rows.origins()))
@@ -536,8 +528,13 @@ class _VariableColumn(GatheredColumn):
     def finish(self, places: Sequence[Int64Array]) -> None:
         self._places = places
         self._pieces = _in_one([pieces for pieces, _ in self._groups], places)
+        if self._is_decoded_at_once:
+            self._values = self.take(slice(None))
+            self._groups, self._pieces = [], []
 
     def take(self, which: slice | Int64Array) -> Values:
+        if self._values is not None:
+            return self._values[which]
         pieces = as_list(self._pieces[which])
         try:
             return self._decode(pieces)
@@ -550,18 +547,6 @@ class _VariableColumn(GatheredColumn):
         ends = np.cumsum([len(pieces) for pieces, _ in self._groups])
         self.finish(np.split(np.arange(len(places)), ends[:-1]))
         return self.take(slice(None))
-
-
-class _DecodedColumn(_VariableColumn):
-    """Values that are decoded all at once, to be cut into batches afterwards."""
-
-    def finish(self, places: Sequence[Int64Array]) -> None:
-        super().finish(places)
-        self._values: Values = super().take(slice(None))
-        self._groups, self._pieces = [], []
-
-    def take(self, which: slice | Int64Array) -> Values:
-        return self._values[which]
 
 
 def _in_one(groups: Sequence[StoredValues], places: Sequence[Int64Array]) -> StoredValues:

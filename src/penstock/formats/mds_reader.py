@@ -192,7 +192,8 @@ class MDSReader(FoundRowsReader):
             lengths: dict[str, tuple[int, int]] = {}
             for name in set(self.layout.names) - self.layout.fixed:
                 begins, ends = found.bounds(name)
-                lengths[name] = int((ends - begins).min()), int((ends - begins).max())
+                sizes = ends - begins
+                lengths[name] = int(sizes.min()), int(sizes.max())
             self._table = ShardTable([self._offsets[:-1], *between, self._offsets[1:]], lengths)
 
     def find(self, rows: Int64Array) -> StoredRows:

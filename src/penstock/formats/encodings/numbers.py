@@ -212,17 +212,28 @@ NUMPY_TYPES: dict[type, frozenset[type]] = {
 }
 
 
-class NumberEncoding(FixedEncoding):
+class _NumPyEncoding(FixedEncoding):
+    """Values of one dtype and one shape."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...] = ()) -> None:
+        self._dtype, self._shape = np.dtype(dtype).newbyteorder("<"), shape
+        self.num_bytes = math.prod(shape) * self._dtype.itemsize
+
+    def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """View the items as one array with a leading axis for the samples."""
+        return block.view(self._dtype).reshape(len(block), *self._shape)
+
+
+class NumberEncoding(_NumPyEncoding):
     """A NumPy scalar; takes any number that it can be: floats are rounded, nothing else changes."""
 
     def __init__(self, name: str) -> None:
-        self._dtype = np.dtype(name).newbyteorder("<")
+        super().__init__(name)
         self._native = np.dtype(name)
         self.code = NUMBERS[name]
         self._pack = struct.Struct("<" + self.code).pack
         self.plain_type: type = float if name.startswith("float") else int
         self._convert: Callable[[Any, np.dtype[Any]], Any] = to_float if self.plain_type is float else to_integer
-        self.num_bytes = self._dtype.itemsize
 
     def encode(self, value: Any) -> bytes:
         """Return the little-endian bytes of the number."""
@@ -233,17 +244,15 @@ class NumberEncoding(FixedEncoding):
                 pass  # the number is out of range, which is said below
         return np.asarray(self._convert(value, self._native), self._dtype).tobytes()
 
-    def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """View the items as numbers."""
-        return block.view(self._dtype)
 
-
-class IntEncoding(FixedEncoding):
+class IntEncoding(_NumPyEncoding):
     """A Python int of 64 bits."""
 
-    num_bytes = 8
     code = "q"
     _pack = struct.Struct("<q").pack
+
+    def __init__(self) -> None:
+        super().__init__("int64")
 
     def encode(self, value: Any) -> bytes:
         """Return the little-endian bytes of the number."""
@@ -256,10 +265,6 @@ class IntEncoding(FixedEncoding):
             return self._pack(int(number))
         except struct.error as error:
             raise ColumnRangeError(f"cannot hold {number} in 64 bits: use the encoding 'str_int'") from error
-
-    def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """View the items as 64-bit numbers."""
-        return block.view("<i8")
 
     def to_values(self, array: npt.NDArray[Any]) -> list[Any]:
         """Return Python ints."""
@@ -278,13 +283,8 @@ _MAX_ITEM_BYTES = 2**31 - 1  # the widest item that NumPy can gather
 _MAX_AXES = 63  # six bits beside the two that name the width of a dimension
 
 
-class FixedArrayEncoding(FixedEncoding):
+class FixedArrayEncoding(_NumPyEncoding):
     """Arrays of one dtype and one shape: values only, no header. Those of one read share one allocation."""
-
-    def __init__(self, dtype: str, shape: tuple[int, ...]) -> None:
-        self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._shape = shape
-        self.num_bytes = math.prod(shape) * self._dtype.itemsize
 
     def encode(self, value: Any) -> bytes:
         """Return the values in C order, little-endian."""
@@ -292,10 +292,6 @@ class FixedArrayEncoding(FixedEncoding):
         if array.shape != self._shape:
             raise ColumnValueError(f"expects an array of shape {self._shape}, got {array.shape}")
         return array.tobytes()
-
-    def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """View the items as one array with a leading axis for the samples."""
-        return block.view(self._dtype).reshape(len(block), *self._shape)
 
 
 class ArrayEncoding(Encoding):
