@@ -346,7 +346,7 @@ def test_directories_compete_that_share_a_limit_or_a_full_disk() -> None:
 # --- Disks --------------------------------------------------------------------------------------------------------
 
 DISKS = [
-    # free bytes, bytes on their way, bytes wanted, to be left free, whether it fits
+    # free bytes, bytes being fetched, bytes wanted, to be left free, whether it fits
     (100, 0, 50, 50, True),
     (100, 0, 51, 50, False),
     (100, 20, 30, 50, True),
