@@ -17,9 +17,8 @@ from penstock import (
     SourceStageConfig,
     TokenizerConfig,
     WeightSchedulePoint,
-    create_source,
 )
-from penstock.errors import ConfigError, ObjectNotFoundError
+from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -167,21 +166,3 @@ def test_secrets_are_not_shown() -> None:
         storage_options={"secret": "s3_secret"},
     )
     assert "_secret" not in repr(config)
-
-
-def test_a_source_of_settings(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
-    (tmp_path / "b.csv").write_text("n\n3\n")
-    (tmp_path / "c.txt").write_text("line\n")
-    root = str(tmp_path)
-    assert list(create_source(DatasetConfig(data_files=f"{root}/a.jsonl"))) == [{"n": 1}, {"n": 2}]
-    assert list(create_source(DatasetConfig(data_files=f"{root}/a.jsonl", num_rows=1))) == [{"n": 1}]
-    assert list(create_source(DatasetConfig(data_files=f"{root}/b.csv"))) == [{"n": "3"}]
-    assert list(create_source(DatasetConfig(data_files=f"{root}/c.txt", content_field="t"))) == [{"t": "line"}]
-    assert list(create_source(DatasetConfig(data_files=f"{root}/c.txt", type="csv"))) == []
-    with pytest.raises(ConfigError, match="several types"):
-        create_source(DatasetConfig(data_files=[f"{root}/a.jsonl", f"{root}/b.csv"]))
-    with pytest.raises(ObjectNotFoundError, match="nope.parquet"):  # and no attempt to download it from anywhere
-        create_source(DatasetConfig(data_files=f"{root}/nope.parquet"))
-    with pytest.raises(ConfigError, match="set type='huggingface' too"):
-        create_source(DatasetConfig(data_files=f"{root}/a.jsonl", dataset_split_name="x"))

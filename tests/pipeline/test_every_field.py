@@ -41,9 +41,9 @@ TESTS = {
     "DatasetConfig": {
         "data_files": f"{PIPELINE}:test_the_shortest_way",
         "name": SAVING,
-        "type": f"{CONFIG}:test_a_source_of_settings",
+        "type": "test_stages:test_a_source_of_settings",
         "split": f"{HERE}:test_a_dataset_of_the_hub",
-        "num_rows": f"{CONFIG}:test_a_source_of_settings",
+        "num_rows": "test_stages:test_a_source_of_settings",
         "dataset_split_name": f"{HERE}:test_a_dataset_of_the_hub",
         "tokenizer": OWN,
         "tokenizer_kwargs": f"{HERE}:test_options_of_a_tokenizer",
