@@ -20,7 +20,7 @@ from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
 from penstock.formats.encodings.numbers import plain_number
 from penstock.formats.lines.cut import BadRow
-from penstock.formats.lines.jsonl import parse_objects, pick_fields
+from penstock.formats.lines.json_values import parse_objects, pick_fields
 from penstock.formats.lines.reader import LineReader, OpenRows
 from penstock.formats.rows import max_samples, read_offsets, write_offsets
 from penstock.index.model import Column

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.base import ReadOptions
-from penstock.formats.lines import jsonl, scan
+from penstock.formats.lines import json_values, scan
 from penstock.testing.reading import is_same
 from tests.formats.in_place import InPlace, MemoryFile, scan_and_read
 
@@ -67,13 +67,13 @@ def test_corners_are_the_same_with_every_parser(has_msgspec: bool, monkeypatch: 
     ]
     if not has_msgspec:
         monkeypatch.setitem(sys.modules, "msgspec.json", None)
-    jsonl._decoder.cache_clear()
+    json_values.json_decoder.cache_clear()
     try:
         for rows in [texts, *([text] for text in texts)]:
             found = scan_and_read("jsonl", "\n".join(rows).encode())
             assert is_same(found, [json.loads(text) for text in rows])
     finally:
-        jsonl._decoder.cache_clear()
+        json_values.json_decoder.cache_clear()
 
 
 BAD_LINES = {

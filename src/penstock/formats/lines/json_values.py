@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import codecs
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from penstock.blocks.block import Block
 from penstock.blocks.stage import check_row
 from penstock.errors import CorruptShardError, ResumeError
 from penstock.formats.content import BEGINNING, dump_frame, frame_before, load_frame
+from penstock.formats.lines.cut import BadRow
 from penstock.order.state_fields import COUNT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.blocks.stage import State
     from penstock.formats.content import FileContent
@@ -37,6 +39,55 @@ def first_character(content: Iterable[bytes]) -> str:
         if text:
             return text[0]
     return ""
+
+
+def pick_fields(samples: list[Sample], wanted: tuple[str, ...] | None) -> list[Sample]:
+    """Return samples with those of their fields that are wanted."""
+    if wanted is None:
+        return samples
+    return [{name: sample[name] for name in wanted if name in sample} for sample in samples]
+
+
+def parse_objects(rows: Sequence[bytes]) -> list[Any]:
+    """Parse all rows as one array, which is quicker than one after the other.
+
+    Rows that are broken may make sense together; those that then have another number, or are no objects, are parsed
+    again, each by itself.
+    """
+    try:
+        samples: list[Any] = (json.loads if json_decoder() is None else json_decoder().decode)(
+            b"[" + b",".join(rows) + b"]"
+        )
+    except (ValueError, RecursionError):
+        samples = []
+    if len(samples) == len(rows) and set(map(type, samples)) <= {dict}:
+        return samples
+    return list(map(parse_row, rows))
+
+
+@cache
+def json_decoder() -> Any:
+    """Return the quick parser, if it is there: what it takes, it takes as the standard library does."""
+    try:
+        from msgspec.json import Decoder
+    except ImportError:
+        return None
+    return Decoder()
+
+
+def parse_row(row: bytes) -> Sample:
+    """Parse one row, as the standard library does: with NaN, Infinity and lone surrogates."""
+    try:
+        sample = json.loads(row.decode())
+    except RecursionError as error:
+        raise BadRow("the line is not JSON that can be read: it is nested too deeply") from error
+    except json.JSONDecodeError as error:  # what it says of lines is not meant here: it sees one alone
+        raise BadRow(f"the line is not JSON: {error.msg} at character {error.pos + 1}") from error
+    except ValueError as error:
+        raise BadRow(f"the line is not JSON: {error}") from error
+    if type(sample) is not dict:
+        raise BadRow(f"the line is not a JSON object, but of type {type(sample).__name__}")
+    return sample
 
 
 class Place(NamedTuple):
@@ -232,10 +283,7 @@ class ValueBlocks:
                 if not samples:
                     raise self._failure
                 break  # what came before it is given first
-        wanted = self._reading.columns
-        if wanted is None:
-            return samples
-        return [{name: sample[name] for name in wanted if name in sample} for sample in samples]
+        return pick_fields(samples, self._reading.columns)
 
     def get_state(self) -> State:
         """Return where the next value begins."""

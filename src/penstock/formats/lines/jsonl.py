@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,14 @@ from penstock.formats.files import ScannedFile
 from penstock.formats.lines.columns import to_columns
 from penstock.formats.lines.cut import RETURN, BadRow, LineFinder
 from penstock.formats.lines.format import LineBlocks, LineFormat
-from penstock.formats.lines.json_values import ValueBlocks, first_character
+from penstock.formats.lines.json_values import (
+    ValueBlocks,
+    first_character,
+    json_decoder,
+    parse_objects,
+    parse_row,
+    pick_fields,
+)
 from penstock.formats.lines.scan import LineScan, scan_lines, to_shards
 from penstock.formats.shard_files import OneFileShard, ShardBlocks, ShardFileFormat
 from penstock.index.model import Column
@@ -109,7 +115,7 @@ class JSONParser:
 
     def parse_block(self, block: RowBlock) -> list[Sample] | None:
         """Parse lines together; None if the quick parser is not there, or does not find one object in each."""
-        decoder = _decoder()
+        decoder = json_decoder()
         if decoder is None or not _are_objects(block):
             return None
         try:
@@ -134,28 +140,6 @@ class JSONParser:
         return to_columns(samples, names)
 
 
-def pick_fields(samples: list[Sample], wanted: tuple[str, ...] | None) -> list[Sample]:
-    """Return samples with those of their fields that are wanted."""
-    if wanted is None:
-        return samples
-    return [{name: sample[name] for name in wanted if name in sample} for sample in samples]
-
-
-def parse_objects(rows: Sequence[bytes]) -> list[Any]:
-    """Parse all rows as one array, which is quicker than one after the other.
-
-    Rows that are broken may make sense together; those that then have another number, or are no objects, are parsed
-    again, each by itself.
-    """
-    try:
-        samples: list[Any] = (json.loads if _decoder() is None else _decoder().decode)(b"[" + b",".join(rows) + b"]")
-    except (ValueError, RecursionError):
-        samples = []
-    if len(samples) == len(rows) and set(map(type, samples)) <= {dict}:
-        return samples
-    return list(map(parse_row, rows))
-
-
 def _are_objects(block: RowBlock) -> bool:
     """Return whether all rows begin and end as an object does.
 
@@ -168,31 +152,6 @@ def _are_objects(block: RowBlock) -> bool:
     if (last == RETURN).any():
         last = np.where(last == RETURN, codes[begins[1:-1] - 3], last)
     return bool((codes[begins[:-1]] == _OPENING).all() and (last == _CLOSING).all())
-
-
-@cache
-def _decoder() -> Any:
-    """Return the quick parser, if it is there: what it takes, it takes as the standard library does."""
-    try:
-        from msgspec.json import Decoder
-    except ImportError:
-        return None
-    return Decoder()
-
-
-def parse_row(row: bytes) -> Sample:
-    """Parse one row, as the standard library does: with NaN, Infinity and lone surrogates."""
-    try:
-        sample = json.loads(row.decode())
-    except RecursionError as error:
-        raise BadRow("the line is not JSON that can be read: it is nested too deeply") from error
-    except json.JSONDecodeError as error:  # what it says of lines is not meant here: it sees one alone
-        raise BadRow(f"the line is not JSON: {error.msg} at character {error.pos + 1}") from error
-    except ValueError as error:
-        raise BadRow(f"the line is not JSON: {error}") from error
-    if type(sample) is not dict:
-        raise BadRow(f"the line is not a JSON object, but of type {type(sample).__name__}")
-    return sample
 
 
 class LinesFormat(ShardFileFormat):
