@@ -1,0 +1,236 @@
+"""Spark: its executors run the tasks of a conversion, and the partitions of its tables become shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from penstock.conversion.convert import ConvertTarget
+from penstock.errors import BadSampleError, ConfigError
+from penstock.extras import require
+from penstock.publish.dataset_writer import SaveSettings
+from penstock.publish.parts import PLAN_NAME
+from penstock.storage.base import url_scheme
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+
+    from penstock.types import Sample
+
+    Location = str | os.PathLike[str]
+
+Done = TypeVar("Done")
+
+_ROWS_AT_ONCE = 1024
+# Types of Spark by their short names: signed ones stay signed.
+ENCODINGS = {
+    "tinyint": "int8",
+    "smallint": "int16",
+    "int": "int32",
+    "bigint": "int64",
+    "float": "float32",
+    "double": "float64",
+    "string": "str",
+    "binary": "bytes",
+    "decimal": "str_decimal",
+    "array<smallint>": "ndarray:int16",
+    "array<int>": "ndarray:int32",
+    "array<bigint>": "ndarray:int64",
+    "array<float>": "ndarray:float32",
+    "array<double>": "ndarray:float64",
+}
+_OVER_BINARY = ("pil", "png", "jpeg", "pkl")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkEngine:
+    """Runs tasks on the executors of the current Spark session, or on so many threads of one that is started here."""
+
+    num_workers: int = 4
+
+    def run(
+        self,
+        task: Callable[[int], Done],
+        numbers: Sequence[int],
+        shown: str,  # noqa: ARG002
+    ) -> Generator[tuple[int, Done]]:
+        """Have tasks run; Spark runs again those that failed, and tells when all are done."""
+        if not numbers:
+            return
+        require("pyspark", extra="spark", purpose="spreading work with Spark")
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder
+        session = SparkSession.getActiveSession() or builder.master(f"local[{self.num_workers}]").getOrCreate()
+        spread = session.sparkContext.parallelize(numbers, len(numbers))
+        yield from spread.map(lambda number: (number, task(number))).collect()
+
+
+def dataframe_to_mds(
+    dataframe: Any,
+    merge_index: bool = True,
+    mds_kwargs: Mapping[str, Any] | None = None,
+    udf_iterable: Callable[..., Iterable[Sample]] | None = None,
+    udf_kwargs: Mapping[str, Any] | None = None,
+) -> tuple[str, str]:
+    """Write the partitions of a Spark table as MDS, each to a folder of its own, and return (local, remote).
+
+    A partition that Spark runs again, or twice at once, leaves one copy: its folder has its number.
+
+    Args:
+        dataframe: The table.
+        merge_index: Write a joint index of all partitions, in their order.
+        mds_kwargs: `out`, and what `convert` takes: `columns`, `compression` (zstd by default), `hashes`, `size_limit`
+            and `storage_options`. `nulls="default"` writes 0 or nothing for a null, which is an error otherwise.
+        udf_iterable: A function that gets a pandas table, some rows of a partition, and returns samples. It needs
+            `columns`.
+        udf_kwargs: What this function gets besides.
+    """
+    if dataframe is None or dataframe.isEmpty():
+        raise ConfigError("dataframe_to_mds was given no rows: the table is None or empty")
+    given = dict(mds_kwargs or {})
+    out = given.pop("out", None)
+    if out is None:
+        raise ConfigError("mds_kwargs has no 'out': name the folder or URL to write to")
+    local, remote = _places(out)
+    columns, nulls = given.pop("columns", None), given.pop("nulls", "raise")
+    for ignored in ("keep_local", "progress_bar", "max_workers", "exist_ok"):
+        given.pop(ignored, None)
+    if udf_iterable is not None and columns is None:
+        raise ConfigError("udf_iterable makes samples of its own: name their encodings as mds_kwargs['columns']")
+    columns = dict(columns) if udf_iterable is not None else infer_dataframe_schema(dataframe, columns)
+    settings = SaveSettings(
+        "mds",
+        given.pop("size_limit", None) or "64mb",
+        compression=given.pop("compression", "zstd"),
+        columns=columns,
+        hashes=_listed(given.pop("hashes", ())),
+        storage_options=given.pop("storage_options", None),
+    )
+    if given:
+        raise ConfigError(f"mds_kwargs has {', '.join(sorted(given))}, which dataframe_to_mds does not take")
+    num_partitions = dataframe.rdd.getNumPartitions()
+    names = [f"partition-{number}-{num_partitions}" for number in range(num_partitions)]
+    target = ConvertTarget(remote or local, settings, {}, names)
+    if target.names():
+        raise ConfigError(f"{target.shown} is not empty: choose another place for the table, or remove what is there")
+    target.write(PLAN_NAME, b"{}")
+    make = partial(_samples_of, columns=columns, nulls=nulls, udf=udf_iterable, udf_kwargs=dict(udf_kwargs or {}))
+    dataframe.rdd.mapPartitionsWithIndex(partial(_write_partition, target, make)).collect()
+    if merge_index:
+        target.finish(num_partitions)
+    return local, remote
+
+
+def infer_dataframe_schema(dataframe: Any, user_defined_cols: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the encodings of the columns of a Spark table; those that are given must fit its types."""
+    types = {field.name: field.dataType.simpleString().partition("(")[0] for field in dataframe.schema.fields}
+    if missing := sorted(set(user_defined_cols or ()) - types.keys()):
+        raise ConfigError(f"the table has no column {missing[0]!r}: it has {', '.join(types)}")
+    if user_defined_cols is not None:
+        for name, encoding in user_defined_cols.items():
+            _check_encoding(name, types[name], encoding)
+        return dict(user_defined_cols)
+    for name, kind in types.items():
+        if kind not in ENCODINGS:
+            raise ConfigError(
+                f"column {name!r} is of Spark's type {kind}, which has no encoding: cast it, drop it, or name one in"
+                " mds_kwargs['columns'], such as 'json' for structs and maps"
+            )
+    return {name: ENCODINGS[kind] for name, kind in types.items()}
+
+
+def _check_encoding(name: str, kind: str, encoding: str) -> None:
+    wanted = ENCODINGS.get(kind)
+    plain = ":".join(encoding.split(":")[:2])  # without the shape of arrays
+    if plain in ("json", wanted) or encoding == wanted or (kind == "binary" and encoding in _OVER_BINARY):
+        return
+    if kind == "bigint" and encoding == "int":
+        return
+    raise ConfigError(f"column {name!r} is of Spark's type {kind}, which cannot be stored as {encoding!r}: use {wanted!r}")
+
+
+def _places(out: Location | tuple[Location, Location]) -> tuple[str, str]:
+    if isinstance(out, tuple | list):
+        return str(out[0]), str(out[1])
+    return (str(out), "") if url_scheme(str(out)) in (None, "file") else ("", str(out))
+
+
+def _listed(hashes: str | Iterable[str] | None) -> tuple[str, ...]:
+    return (hashes,) if isinstance(hashes, str) else tuple(hashes or ())
+
+
+# --- On executors ---
+
+
+class _PartitionTasks:
+    """The samples of one partition, which can be read again from its rows."""
+
+    fingerprint = "spark"
+
+    def __init__(self, names: Sequence[str], make: Callable[[list[Any]], Iterable[Sample]], rows: list[Any]) -> None:
+        self.task_names, self._make, self._rows = names, make, rows
+
+    def open_task(self, number: int) -> _PartitionSamples:  # noqa: ARG002  there is one
+        return _PartitionSamples(self._make, self._rows)
+
+
+class _PartitionSamples:
+    def __init__(self, make: Callable[[list[Any]], Iterable[Sample]], rows: list[Any]) -> None:
+        self._samples: Iterator[Sample] = (
+            sample for begin in range(0, len(rows), _ROWS_AT_ONCE) for sample in make(rows[begin : begin + _ROWS_AT_ONCE])
+        )
+
+    def take(self, count: int) -> list[Sample]:
+        return [sample for _, sample in zip(range(count), self._samples, strict=False)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._samples = iter(())
+
+
+def _write_partition(
+    target: ConvertTarget, make: Callable[[list[Any]], Iterable[Sample]], number: int, rows: Iterable[Any]
+) -> list[Any]:
+    tasks = _PartitionTasks(target.task_names, make, list(rows))
+    return [target.make(tasks, number, waits=True)]  # type: ignore[arg-type]
+
+
+def _samples_of(
+    rows: list[Any],
+    *,
+    columns: Mapping[str, str],
+    nulls: str,
+    udf: Callable[..., Iterable[Sample]] | None,
+    udf_kwargs: Mapping[str, Any],
+) -> Iterable[Sample]:
+    """Make samples of rows of Spark."""
+    if udf is not None:
+        import pandas as pd
+
+        return udf(pd.DataFrame([row.asDict(recursive=True) for row in rows]), **udf_kwargs)
+    return ({name: _value(name, row[name], columns[name], nulls) for name in columns} for row in rows)
+
+
+def _value(name: str, value: Any, encoding: str, nulls: str) -> Any:
+    if value is None:
+        if nulls != "default":
+            raise BadSampleError(f"column {name!r} has a null: fill it, or pass mds_kwargs={{'nulls': 'default'}}")
+        value = _DEFAULTS.get(encoding.partition(":")[0], 0)
+    if encoding.startswith("ndarray:"):
+        return np.asarray(value, encoding.split(":")[1])
+    if encoding == "json" and hasattr(value, "asDict"):
+        return value.asDict(recursive=True)
+    return bytes(value) if encoding == "bytes" else value
+
+
+_DEFAULTS = {"str": "", "bytes": b"", "ndarray": (), "json": None}
