@@ -46,6 +46,7 @@ ROOT = Path(__file__).parents[1]
 # Modules of names, and where their names are documented.
 PAGES = {
     "caching": "streaming.md",
+    "conversion": "converting.md",
     "packing": "packing.md",
     "pipeline": "pipeline.md",
     "robots": "episodes.md",

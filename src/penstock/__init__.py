@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from penstock.caching import list_cache as list_cache
     from penstock.caching import prune_cache as prune_cache
     from penstock.caching import warm_cache as warm_cache
-    from penstock.conversion.convert import ConvertReport as ConvertReport
-    from penstock.conversion.convert import convert as convert
+    from penstock.conversion import *
+    from penstock.conversion import convert as convert
     from penstock.counters import Stats as Stats
     from penstock.data.dataset import StreamingDataset as StreamingDataset
     from penstock.data.local import LocalDataset as LocalDataset

@@ -130,7 +130,8 @@ def test_the_table_names_nothing_that_neither_release_has() -> None:
     known = {f"{module}.{name}" for modules in RECORDED.values() for module, names in modules.items() for name in names}
     known |= {module for modules in RECORDED.values() for module in modules}
     ours = {f"{module}.{name}" for module, names in NAMES.items() for name in names if not name.startswith("_")}
-    assert ours <= known
+    of_releases_between = {name for name in ours if name.endswith(".dataframeToMDS")}  # 0.6 to 0.9
+    assert ours - of_releases_between <= known
     assert INSTEAD.keys() <= known
     assert NAMES.keys() <= known
     assert not [name for name in ours if is_refused(name)]

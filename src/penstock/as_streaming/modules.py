@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _HELPERS = "penstock.as_streaming.helpers"
+_SPARK = "penstock.conversion.spark"
 _ENCODINGS = "penstock.as_streaming.encodings"
 _ORDERS = "penstock.as_streaming.orders"
 _RANKS = "penstock.as_streaming.ranks"
@@ -47,6 +48,12 @@ _READERS = {**_of(_HELPERS, "Reader"), "FileInfo": "penstock.data.mosaic_names:S
 _BATCHINGS = ("device_per_stream", "per_stream", "random", "stratified")
 _SHUFFLES = ("naive", "py1b", "py1br", "py1e", "py1s", "py2s")
 
+_CONVERTERS = {
+    **_of(_SPARK, "dataframe_to_mds", "infer_dataframe_schema", "is_json_compatible"),
+    "SPARK_TO_MDS": f"{_SPARK}:ENCODINGS",
+    "dataframeToMDS": f"{_SPARK}:dataframe_to_mds",
+}
+
 # Module of the original → its names → ours, as `module:attribute`.
 NAMES: dict[str, dict[str, str]] = {
     "streaming": {**_MAIN, "__version__": f"{_HELPERS}:VERSION"},
@@ -64,6 +71,8 @@ NAMES: dict[str, dict[str, str]] = {
         *("Brotli", "Bzip2", "Compression", "Gzip", "LevelledCompression", "Snappy", "Zstandard"),
         *("compress", "decompress", "get_compression_extension", "get_compressions", "is_compression"),
     ),
+    "streaming.base.converters": _CONVERTERS,
+    "streaming.base.converters.dataframe_to_mds": _CONVERTERS,
     "streaming.base.dataloader": _of("penstock.loaders.torch", "StreamingDataLoader"),
     "streaming.base.dataset": _of("penstock.data.dataset", "StreamingDataset"),
     "streaming.base.distributed": _of(
@@ -141,9 +150,6 @@ _FORMATS = (
 # A name of the original, or a module and all below it → what its user does here.
 INSTEAD: dict[str, str] = {
     "streaming.base.constant": _SHARED,
-    "streaming.base.converters": (
-        "write each partition with MDSWriter(out=folder/number) and join them with merge_index: see docs/migrating.md"
-    ),
     "streaming.base.dataset.NEVER": _SHARED,
     **{f"streaming.base.format.{name}": _READ for name in _FORMATS},
     "streaming.base.format.base.writer.JointWriter": _WRITE,

@@ -27,7 +27,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--input-format", help="how files are read, if their names do not tell: parquet, json, csv …")
     parser.add_argument("--columns", help="encodings of columns, such as id=int,text=str; by default those that fit")
     parser.add_argument("--transform", metavar="MODULE:NAME", help="a function of a sample, or a transform")
-    parser.add_argument("--engine", default="local", help="local (the default), ray or dask")
+    parser.add_argument("--engine", default="local", help="local (the default), ray, dask or spark")
     parser.add_argument("--workers", type=int, help="how many tasks run at a time")
     parser.add_argument("--compression", help="such as zstd or zstd:7")
     parser.add_argument("--hashes", default="", help="digests to record, such as sha1,xxh64")
@@ -46,7 +46,7 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Convert, and say what was made."""
-    from penstock.conversion.convert import convert
+    from penstock.conversion.converting import convert
 
     task = None if options.task is None else parse_task(options.task)
     report = convert(

@@ -1,29 +1,25 @@
-"""Spark: its executors run the tasks of a conversion, and the partitions of its tables become shards."""
+"""`dataframe_to_mds`: the partitions of a table of Spark become shards, written by its executors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.conversion.convert import ConvertTarget
+from penstock.conversion.converting import ConvertTarget
 from penstock.errors import BadSampleError, ConfigError
-from penstock.extras import require
 from penstock.publish.dataset_writer import SaveSettings
-from penstock.publish.parts import PLAN_NAME
+from penstock.publish.materialise import PLAN_NAME
 from penstock.storage.base import url_scheme
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.types import Sample
 
     Location = str | os.PathLike[str]
-
-Done = TypeVar("Done")
 
 _ROWS_AT_ONCE = 1024
 # Types of Spark by their short names: signed ones stay signed.
@@ -44,30 +40,6 @@ ENCODINGS = {
     "array<double>": "ndarray:float64",
 }
 _OVER_BINARY = ("pil", "png", "jpeg", "pkl")
-
-
-@dataclass(frozen=True, slots=True)
-class SparkEngine:
-    """Runs tasks on the executors of the current Spark session, or on so many threads of one that is started here."""
-
-    num_workers: int = 4
-
-    def run(
-        self,
-        task: Callable[[int], Done],
-        numbers: Sequence[int],
-        shown: str,  # noqa: ARG002
-    ) -> Generator[tuple[int, Done]]:
-        """Have tasks run; Spark runs again those that failed, and tells when all are done."""
-        if not numbers:
-            return
-        require("pyspark", extra="spark", purpose="spreading work with Spark")
-        from pyspark.sql import SparkSession
-
-        builder = SparkSession.builder
-        session = SparkSession.getActiveSession() or builder.master(f"local[{self.num_workers}]").getOrCreate()
-        spread = session.sparkContext.parallelize(numbers, len(numbers))
-        yield from spread.map(lambda number: (number, task(number))).collect()
 
 
 def dataframe_to_mds(
@@ -144,6 +116,12 @@ def infer_dataframe_schema(dataframe: Any, user_defined_cols: Mapping[str, str] 
     return {name: ENCODINGS[kind] for name, kind in types.items()}
 
 
+def is_json_compatible(data_type: Any) -> bool:
+    """Return whether a type of Spark is made of what JSON keeps as it is."""
+    kinds = data_type.simpleString()
+    return not any(word in kinds for word in ("bigint", "double", "binary", "decimal", "date", "timestamp", "interval"))
+
+
 def _check_encoding(name: str, kind: str, encoding: str) -> None:
     wanted = ENCODINGS.get(kind)
     plain = ":".join(encoding.split(":")[:2])  # without the shape of arrays
@@ -151,7 +129,9 @@ def _check_encoding(name: str, kind: str, encoding: str) -> None:
         return
     if kind == "bigint" and encoding == "int":
         return
-    raise ConfigError(f"column {name!r} is of Spark's type {kind}, which cannot be stored as {encoding!r}: use {wanted!r}")
+    raise ConfigError(
+        f"column {name!r} is of Spark's type {kind}, which cannot be stored as {encoding!r}: use {wanted!r}"
+    )
 
 
 def _places(out: Location | tuple[Location, Location]) -> tuple[str, str]:
@@ -182,7 +162,9 @@ class _PartitionTasks:
 class _PartitionSamples:
     def __init__(self, make: Callable[[list[Any]], Iterable[Sample]], rows: list[Any]) -> None:
         self._samples: Iterator[Sample] = (
-            sample for begin in range(0, len(rows), _ROWS_AT_ONCE) for sample in make(rows[begin : begin + _ROWS_AT_ONCE])
+            sample
+            for begin in range(0, len(rows), _ROWS_AT_ONCE)
+            for sample in make(rows[begin : begin + _ROWS_AT_ONCE])
         )
 
     def take(self, count: int) -> list[Sample]:
@@ -202,7 +184,7 @@ def _write_partition(
     target: ConvertTarget, make: Callable[[list[Any]], Iterable[Sample]], number: int, rows: Iterable[Any]
 ) -> list[Any]:
     tasks = _PartitionTasks(target.task_names, make, list(rows))
-    return [target.make(tasks, number, waits=True)]  # type: ignore[arg-type]
+    return [target.make(tasks, number, waits=True)]
 
 
 def _samples_of(

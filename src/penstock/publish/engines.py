@@ -1,4 +1,4 @@
-"""Who runs the tasks of `materialise`: this process, others, Ray or Dask. The result is the same."""
+"""Who runs the tasks of `materialise`: this process, others, Ray, Dask or Spark. The result is the same."""
 
 from __future__ import annotations
 
@@ -218,3 +218,27 @@ class DaskEngine:
             stack.callback(client.cancel, futures)
             for future in distributed.as_completed(futures):
                 yield asked[future], future.result()
+
+
+@dataclass(frozen=True, slots=True)
+class SparkEngine:
+    """Runs tasks on the executors of the current Spark session, or on so many threads of one that is started here."""
+
+    num_workers: int = 4
+
+    def run(
+        self,
+        task: Callable[[int], Done],
+        numbers: Sequence[int],
+        shown: str,  # noqa: ARG002
+    ) -> Generator[tuple[int, Done]]:
+        """Have tasks run; Spark runs again those that failed, and tells when all are done."""
+        if not numbers:
+            return
+        require("pyspark", extra="spark", purpose="spreading work with Spark")
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder
+        session = SparkSession.getActiveSession() or builder.master(f"local[{self.num_workers}]").getOrCreate()
+        spread = session.sparkContext.parallelize(numbers, len(numbers))
+        yield from spread.map(lambda number: (number, task(number))).collect()

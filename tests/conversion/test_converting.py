@@ -19,14 +19,14 @@ import pytest
 
 import penstock
 from penstock import MapBatchTransform, StreamingDataset
-from penstock.conversion.convert import convert
+from penstock.conversion.converting import convert
 from penstock.errors import CorruptShardError, EmptyDatasetError, OutputExistsError, TransformError
 from penstock.publish.engines import DaskEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.conversion.convert import ConvertReport
+    from penstock.conversion.converting import ConvertReport
 
 NUM_ROWS = 400
 SMALL: dict[str, Any] = {"size_limit": "4kb", "task_size": "2kb", "progress": False}
@@ -101,7 +101,7 @@ def test_dask_runs_the_tasks(data: Path, tmp_path: Path) -> None:
 
 KILLED = """
 import sys
-from penstock.conversion.convert import convert
+from penstock.conversion.converting import convert
 convert(sys.argv[1], sys.argv[2], size_limit="4kb", task_size="2kb", progress=False, workers=int(sys.argv[3]))
 """
 

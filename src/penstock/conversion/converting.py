@@ -27,7 +27,7 @@ from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import INDEX_NAME
 from penstock.pipeline.cutting import Cut, find_cuts, plan_cuts
 from penstock.publish.dataset_writer import MANIFEST_NAME, SaveSettings, save_samples
-from penstock.publish.engines import DaskEngine, ProcessPool, RayEngine, ThisProcess
+from penstock.publish.engines import DaskEngine, ProcessPool, RayEngine, SparkEngine, ThisProcess
 from penstock.publish.materialise import PLAN_LOCK, PLAN_NAME, PartDone, PartsTarget, materialise, part_name
 from penstock.publish.mds_files import infer_columns
 from penstock.publish.merge_index import merge_indexes
@@ -58,7 +58,7 @@ VERSION = 1
 REJECTED_FOLDER = "_rejected"
 _SHARDS_OF_TASK = 8
 _SHOWN_SAMPLES = 3
-EngineName = Literal["local", "ray", "dask"]
+EngineName = Literal["local", "ray", "dask", "spark"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,8 @@ def convert(
         inputs: Files, folders, globs and URLs; a source or a dataset; a table of pandas, Polars or Arrow, or a
             `Dataset` of the Hugging Face library; an iterable of samples; functions of which each returns one.
         out: A folder or a URL.
-        engine: `"local"` (processes of this machine), `"ray"`, `"dask"`, or an object with the method `run` of these.
+        engine: `"local"` (processes of this machine), `"ray"`, `"dask"`, `"spark"`, or an object with the method `run`
+            of these.
         workers: How many tasks run at a time; by default one for each processor.
         resume: Go on with what an earlier run of the same conversion has made.
         overwrite: Replace a conversion with other options.
@@ -488,7 +489,7 @@ def _engine_of(engine: EngineName | Engine, workers: int | None, work: Conversio
                 " module, or use workers=1"
             ) from error
         return ProcessPool(count)
-    engines: dict[str, Callable[[int], Engine]] = {"ray": RayEngine, "dask": DaskEngine}
+    engines: dict[str, Callable[[int], Engine]] = {"ray": RayEngine, "dask": DaskEngine, "spark": SparkEngine}
     if engine not in engines:
         raise ConfigError(f"engine={engine!r} is unknown: use 'local', {', '.join(map(repr, engines))} or an object")
     return engines[engine](workers or os.cpu_count() or 1)
