@@ -42,19 +42,15 @@ class ShardReader(Protocol):
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        ...
 
     def read(self, rows: Rows) -> list[Sample]:
         """Return the samples at these rows, in this order."""
-        ...
 
     def read_columns(self, rows: Rows) -> Columns:
         """Return the same by column: an array where all values allow it, else a list."""
-        ...
 
     def close(self) -> None:
         """Let go of the shard's bytes."""
-        ...
 
 
 @runtime_checkable
@@ -63,7 +59,6 @@ class DropsPages(Protocol):
 
     def drop_pages(self) -> None:
         """Take out of memory what was read, if it can be read again: the shard stays open."""
-        ...
 
 
 class ShardBuilder(Protocol):
@@ -74,32 +69,25 @@ class ShardBuilder(Protocol):
     @property
     def num_samples(self) -> int:
         """The number of samples so far."""
-        ...
 
     @property
     def num_bytes(self) -> int:
         """What counts against the size limit so far."""
-        ...
 
     def encode(self, sample: Sample) -> bytes:
         """Return the stored form of a sample, or raise an error that names the column; the shard stays as it was."""
-        ...
 
     def append(self, encoded: bytes) -> None:
         """Add an encoded sample, unless the shard would outgrow its format."""
-        ...
 
     def extend(self, encoded: Sequence[bytes]) -> None:
         """Add encoded samples that are small together and far from outgrowing the format."""
-        ...
 
     def build(self) -> list[list[Buffer]]:
         """Return the bytes of each part of the shard, in pieces that belong together, valid until `release`."""
-        ...
 
     def release(self) -> None:
         """Release the memory; the shard is written."""
-        ...
 
 
 class RowRanges(Protocol):
@@ -107,15 +95,12 @@ class RowRanges(Protocol):
 
     def spans_to_locate(self, info: ShardInfo, rows: Int64Array) -> list[Span]:
         """Return what to read first, to learn where these rows are."""
-        ...
 
     def spans_of_rows(self, info: ShardInfo, rows: Int64Array, found: Sequence[bytes]) -> list[Span]:
         """Return from what was read where the rows are; bytes that cannot be are a `CorruptShardError`."""
-        ...
 
     def open(self, info: ShardInfo, pieces: Sequence[bytes], options: ReadOptions) -> ShardReader:
         """Return a reader of these rows alone, numbered from 0, of the bytes of their spans."""
-        ...
 
 
 @runtime_checkable
@@ -127,7 +112,6 @@ class GuessesRows(Protocol):
 
         That is read at the same time as what locates them.
         """
-        ...
 
 
 class ShardFormat(EntryFormat, Protocol):
@@ -137,11 +121,9 @@ class ShardFormat(EntryFormat, Protocol):
 
     def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:
         """Check the columns a user asked for and put them in stored order."""
-        ...
 
     def infer(self, sample: Sample) -> dict[str, str]:
         """Choose the encoding of each column by the values of a first sample."""
-        ...
 
     def check(self, layout: ShardLayout, options: ReadOptions) -> None:
         """Raise if shards of this layout cannot, or should not, be read with these options: columns are not there."""
@@ -152,7 +134,6 @@ class ShardFormat(EntryFormat, Protocol):
 
     def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
         """Open a shard whose parts are at hand, raw and of the declared size."""
-        ...
 
     def open_checked(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
         """Open a shard whose samples all lie where they should; for formats where `open` looks only at what is read."""
@@ -160,7 +141,6 @@ class ShardFormat(EntryFormat, Protocol):
 
     def builder(self, layout: ShardLayout, pool: ChunkPool) -> ShardBuilder:
         """Begin a shard that takes its memory from the pool."""
-        ...
 
 
 def get_format(name: str) -> ShardFormat:

@@ -252,7 +252,7 @@ class FoundRows(ABC):
         shards: Sequence[Any],
         counts: Sequence[int],
         rows: Int64Array,
-        order: Int64Array | None,
+        order: Int64Array | None = None,
     ) -> None:
         self.layout, self.shards, self.counts, self.rows, self.order = layout, shards, counts, rows, order
 
@@ -289,23 +289,18 @@ class Gathering(Protocol):
 
     def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:
         """Take some rows of a shard, which may be closed then: what is still looked at stays mapped."""
-        ...
 
     def gather(self) -> None:
         """Copy what was added so far, but for large values: nothing else of its shards stays mapped for it."""
-        ...
 
     def finish(self) -> None:
         """All rows are there: decode what may turn out to be no value, unless it is asked for piece by piece."""
-        ...
 
     def take(self, begin: int, end: int | None) -> Any:
         """Return the samples, or the columns, of all rows from one to another, once all are there."""
-        ...
 
     def so_far(self) -> tuple[Int64Array, Any]:
         """Return the places of the rows that were added, and their samples or columns."""
-        ...
 
 
 class RowLayout(Protocol):
@@ -313,7 +308,6 @@ class RowLayout(Protocol):
 
     def begin(self, num_rows: int, *, by_column: bool) -> Gathering:
         """Begin to gather so many rows, for columns or for samples."""
-        ...
 
 
 @runtime_checkable
@@ -322,7 +316,6 @@ class StoresRows(Protocol):
 
     def row_layout(self) -> RowLayout:
         """Return how its rows are stored."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,12 +338,6 @@ class FoundLayout:
     def begin(self, num_rows: int, *, by_column: bool) -> Gathering:
         """Begin to gather so many rows of such shards."""
         return _ColumnGathering(self, num_rows, by_column=by_column)
-
-    def find(
-        self, shards: Sequence[Any], counts: Sequence[int], rows: Int64Array, order: Int64Array | None = None
-    ) -> Any:
-        """Find rows of several shards, in the words of `FoundRows`."""
-        return self.rows(self, shards, counts, rows, order)
 
 
 class FoundRowsReader:
@@ -391,7 +378,7 @@ class FoundRowsReader:
     def find(self, rows: Int64Array) -> Any:
         """Find the values of some rows, all of them in range: none if the shard is closed."""
         shards = [self.memory()] if len(self) else []
-        return self.layout.find(shards, [len(rows)] * len(shards), rows)
+        return self.layout.rows(self.layout, shards, [len(rows)] * len(shards), rows)
 
     def drop_pages(self) -> None:
         """Take the shard's pages out of memory."""
@@ -430,7 +417,7 @@ class _ColumnGathering(Gathering):
         if len(readers) == 1 and len(readers[0]):  # it is still open
             found = readers[0].find(rows[order])
         else:
-            found = self._layout.find(shards, list(map(len, row_groups)), rows, order)
+            found = self._layout.rows(self._layout, shards, list(map(len, row_groups)), rows, order)
         for column in self._columns.values():
             column.add(found, places)
         self._places.append(places)

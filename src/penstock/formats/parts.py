@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from penstock.codecs.digest import check_digest
@@ -55,15 +56,14 @@ def open_files(paths: Sequence[Path], info: ShardInfo, options: ReadOptions) -> 
 
 def _open(loading: Iterable[ShardBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
     """Open a shard of parts that are loaded one after another; if one fails, those before are let go."""
-    parts: list[ShardBytes] = []
-    try:
+    with ExitStack() as loaded:
+        parts: list[ShardBytes] = []
         for data in loading:
             parts.append(data)
-        return get_format(info.layout.format).open(parts, info, options)
-    except BaseException:
-        for data in parts:
-            release(data)
-        raise
+            loaded.callback(release, data)
+        reader = get_format(info.layout.format).open(parts, info, options)
+        loaded.pop_all()
+    return reader
 
 
 def load_part(

@@ -43,11 +43,9 @@ class Ranges(Protocol):
     @property
     def num_bytes(self) -> int:
         """Its size."""
-        ...
 
     def read(self, begin: int, end: int) -> bytes | memoryview:
         """Return the bytes `[begin, end)`."""
-        ...
 
 
 class LocalObject(Ranges, Protocol):
@@ -55,11 +53,9 @@ class LocalObject(Ranges, Protocol):
 
     def local_path(self) -> Path | None:
         """Return where it lies, if it is such a file."""
-        ...
 
     def fetch_tail(self, num_bytes: int) -> None:
         """Read its end at once."""
-        ...
 
 
 def open_for_arrow(opened: LocalObject) -> Any:

@@ -19,7 +19,6 @@ from penstock.blocks.block import join_columns
 from penstock.errors import CorruptShardError
 from penstock.formats.columnar.types import (
     array_dtype,
-    element_shape,
     has_array_elements,
     missing_value,
     to_values,
@@ -99,18 +98,9 @@ class Node:
         """Return the bytes of values of strings, binary and images, None where there are none."""
         raise NotImplementedError
 
-    def filled(self, rows: Int64Array) -> npt.NDArray[Any]:
-        """Return an array with NaN or NaT where there is no value, if its dtype has that."""
-        array, is_null = self.array(rows), self.is_null(rows)
-        missing = missing_value(array.dtype)
-        if is_null is not None and missing is not None:
-            array[is_null] = missing
-        return array
-
-    def lacks(self, rows: Int64Array) -> BoolArray | None:
-        """Return at which rows `filled` has no value, and nothing that says so."""
-        dtype = array_dtype(self.kind)
-        return self.is_null(rows) if dtype is not None and missing_value(dtype) is None else None
+    def masked(self, rows: Int64Array) -> tuple[npt.NDArray[Any], BoolArray | None]:
+        """Return an array of values, and which of its elements have none; None: all have one."""
+        return self.array(rows), self.is_null(rows)
 
     def _values(self, rows: Int64Array) -> list[Any]:
         return to_values(self.kind.logical, self.array(rows), self.is_null(rows))
@@ -284,7 +274,10 @@ class _ListNode(_RunsNode):
 
 def _cut_arrays(child: Node, elements: Int64Array, cuts: list[int]) -> list[Any]:
     """Cut elements into arrays; one with nulls for which its dtype has no value is of objects, with None."""
-    flat, lacks = child.filled(elements), child.lacks(elements)
+    flat, lacks = child.masked(elements)
+    missing = missing_value(flat.dtype)
+    if lacks is not None and missing is not None:
+        flat[lacks], lacks = missing, None
     values: list[Any] = [flat[begin:end] for begin, end in pairwise(cuts)]
     if lacks is not None and lacks.any():
         for place in set((np.searchsorted(cuts, lacks.nonzero()[0], side="right") - 1).tolist()):
@@ -303,29 +296,16 @@ class _FixedListNode(_ListNode):
             end = len(child.block) // self._width * self._width
             self.block = child.block[:end].reshape(-1, self._width, *child.block.shape[1:])
 
-    def filled(self, rows: Int64Array) -> npt.NDArray[Any]:
-        flat = self._child.filled(self._all_elements(rows))
-        lists, missing = flat.reshape(len(rows), self._width, *flat.shape[1:]), missing_value(flat.dtype)
-        is_null = self.is_null(rows)
-        if is_null is not None and missing is not None:
-            lists[is_null] = missing
-        return lists
-
-    def lacks(self, rows: Int64Array) -> BoolArray | None:
-        is_null, within = self.is_null(rows), self._child.lacks(self._all_elements(rows))
-        dtype, shape = element_shape(self.kind)
-        if missing_value(dtype) is not None or (is_null is None and within is None):
-            return None
-        found = np.zeros((len(rows), self._width, *shape), np.bool_)
-        if within is not None:
-            found[:] = within.reshape(found.shape)
+    def masked(self, rows: Int64Array) -> tuple[npt.NDArray[Any], BoolArray | None]:
+        elements = (rows[:, None] * self._width + np.arange(self._width)).reshape(-1)
+        flat, within = self._child.masked(elements)
+        lists, is_null = flat.reshape(len(rows), self._width, *flat.shape[1:]), self.is_null(rows)
+        if within is None and is_null is None:
+            return lists, None
+        lacks = np.zeros(lists.shape, np.bool_) if within is None else within.reshape(lists.shape)
         if is_null is not None:
-            found[is_null] = True
-        return found
-
-    def _all_elements(self, rows: Int64Array) -> Int64Array:
-        elements: Int64Array = (rows[:, None] * self._width + np.arange(self._width)).reshape(-1)
-        return elements
+            lacks[is_null] = True
+        return lists, lacks
 
 
 class _MapNode(_RunsNode):

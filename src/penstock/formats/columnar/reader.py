@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -125,7 +125,7 @@ class ColumnRows(FoundRows):
         shards: Sequence[ShardMemory],
         counts: Sequence[int],
         rows: Int64Array,
-        order: Int64Array | None,
+        order: Int64Array | None = None,
     ) -> None:
         super().__init__(layout, shards, counts, rows, order)
         self._is_split = any(len(shard.opened.starts) != 1 for shard in shards)
@@ -218,10 +218,8 @@ class ColumnRows(FoundRows):
         return self._ordered(found) if found.any() else None
 
 
-@lru_cache(maxsize=256)
-def _layout_of(encodings: tuple[tuple[str, Encoding | ColumnKind], ...]) -> FoundLayout:
-    """Return the one object for files of such columns, which is quick to compare."""
-    return FoundLayout(encodings, ColumnRows)
+# One object for files of such columns, which is quick to compare.
+_layout_of = lru_cache(maxsize=256)(partial(FoundLayout, rows=ColumnRows))
 
 
 # --- What becomes of the values of a column -------------------------------------------------------------------
