@@ -10,7 +10,7 @@ from penstock.data.ranks import is_worker, worker_of
 from penstock.errors import ResumeError
 from penstock.order.state_fields import COUNT, check_fields
 from penstock.processes import PerProcess
-from penstock.reading.pass_reader import DeliveredCount, PassReader, PassUnderWay, ProcessReaders
+from penstock.reading.pass_reader import DeliveredCount, PassReader, ProcessReaders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ class PassReaders:
     def __init__(
         self, run: RunState, source: Source, first_ids: Int64Array, options: PassOptions, counters: Counters
     ) -> None:
-        self._run, self._source, self._options = run, source, options
+        self._run, self._options = run, options
         self._in_process = PerProcess(partial(_readers_here, source, first_ids, counters))
         self._num_yielded_before = 0  # of a worker that goes on from its own state
         self._announced: int | None = None
@@ -81,16 +81,16 @@ class PassReaders:
 
     def _join(self, number: int | None, reader: ThreadReader, **makes: Any) -> PassReader:
         schedule = self._run.schedule(self._run.join(number))
-        delivered, self._num_yielded_before = DeliveredCount(self._num_yielded_before), 0
-        self.here.under_way = PassUnderWay(schedule, delivered)
-        return PassReader(schedule, self._source, reader, self._options, delivered=delivered, **makes)
+        self.here.under_way = delivered = DeliveredCount(schedule, self._num_yielded_before)
+        self._num_yielded_before = 0
+        return PassReader(reader, self._options, delivered, **makes)
 
     # --- How far it has come ----------------------------------------------------------------------------------
 
     def num_yielded(self) -> int | None:
         """Count the samples that this process has yielded in its pass, if it reads one."""
         under_way = self.here.under_way
-        return None if under_way is None else under_way.delivered.count
+        return None if under_way is None else under_way.count
 
     def worker_state(self) -> dict[str, Any]:
         """Describe how far this worker has come."""
@@ -102,7 +102,7 @@ class PassReaders:
             "kind": _WORKER_STATE,
             "worker": worker,
             "num_workers": num_workers,
-            "yielded": under_way.delivered.count,
+            "yielded": under_way.count,
             "begun": under_way.schedule.plan.state_dict(under_way.schedule.at),
         }
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import length_hint
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -148,10 +148,10 @@ class ReadCounts:
 class DeliveredCount:
     """Counts the samples of a pass that were taken: those handed over, but for what is left of the last piece."""
 
-    __slots__ = ("_handed_over", "_left")
+    __slots__ = ("_handed_over", "_left", "schedule")
 
-    def __init__(self, before: int = 0) -> None:
-        self._handed_over = before
+    def __init__(self, schedule: BatchSchedule, before: int = 0) -> None:
+        self.schedule, self._handed_over = schedule, before
         self._left: Iterator[Any] = iter(())
 
     @property
@@ -176,16 +176,9 @@ class ThreadReader(BatchReader):
 
     def __init__(self, source: Source, counts: ReadCounts) -> None:
         super().__init__(source.spans, OpenShards(source.open, sizes=source.sizes), row_reader_of(source))
-        self.counts = counts
+        self.source, self.counts = source, counts
         if isinstance(source, SharesSpace):
             source.share_limit(self.shards)
-
-
-class PassUnderWay(NamedTuple):
-    """The pass that this process reads itself, and how far it has come."""
-
-    schedule: BatchSchedule
-    delivered: DeliveredCount
 
 
 class ProcessReaders:
@@ -201,7 +194,7 @@ class ProcessReaders:
         self._idle: list[ThreadReader] = []  # of those that are borrowed
         self._of_thread: ThreadReader | None = None
         self.main = self._make_reader()
-        self.under_way: PassUnderWay | None = None
+        self.under_way: DeliveredCount | None = None  # the pass that this process reads itself
         # Samples that were read with others and that will be asked for one by one next.
         self.at_hand: dict[int, Any] = {}
 
@@ -250,15 +243,14 @@ class PassReader:
 
     def __init__(
         self,
-        schedule: BatchSchedule,
-        source: Source,
         reader: ThreadReader,
         options: PassOptions,
-        *,
         delivered: DeliveredCount,
+        *,
         make: MakeSamples | None = None,
         make_columns: MakeColumns | None = None,
     ) -> None:
+        schedule, source = delivered.schedule, reader.source
         self._schedule, self._source, self._reader, self._options = schedule, source, reader, options
         self._fetched = fetched_by(source)
         self._delivered, self._make, self._make_columns = delivered, make, make_columns
@@ -298,12 +290,16 @@ class PassReader:
             if self._announcer is not None:  # what is decoded on the way to it may be wanted soon
                 self._announcer.look_ahead(0)
             yield from self._read(self._schedule.first_id(0))
-        for block, skipped in self._blocks(by_column=False):
-            for portion, passed in self._portions(block, skipped):
-                if self._skips:
-                    yield self._delivered.hand_over(self._read_around(portion)[passed:])
-                else:
-                    yield from self._read(np.concatenate(portion)[passed:])
+        for batches, skipped in self._blocks(by_column=False):
+            if self._skips:
+                yield self._delivered.hand_over(self._read_around(batches)[skipped:])
+                continue
+            ids = np.concatenate(batches)[skipped:]
+            # Large samples come in portions, but a first batch from far away is asked for as a whole.
+            is_whole = self._fetched is not None and not self._has_begun
+            most = max(1, len(ids)) if is_whole or self._portion_size is None else self._portion_size
+            for begin in range(0, len(ids), most):
+                yield from self._read(ids[begin : begin + most])
 
     def columns(self) -> Iterator[Columns]:
         """Yield batch after batch, by column."""
@@ -331,18 +327,6 @@ class PassReader:
             return columns
         with counts.transforming():
             return self._make_columns(ids[begin - end :], columns)
-
-    def _portions(self, block: list[Int64Array], skipped: int) -> Iterator[tuple[list[Int64Array], int]]:
-        """Cut a block of large samples into portions, each with the number of its samples that were yielded before."""
-        most = self._portion_size
-        # What stands in for bad samples is of the same batch, and a first one from far away is asked for as a whole.
-        is_whole = self._skips or (self._fetched is not None and not self._has_begun)
-        if most is None or is_whole:
-            yield block, skipped
-            return
-        ids = np.concatenate(block)[skipped:]
-        for begin in range(0, len(ids), most):
-            yield [ids[begin : begin + most]], 0
 
     def _blocks(self, *, by_column: bool) -> Iterator[tuple[list[Int64Array], int]]:
         """Yield the ids of several batches at a time, and how many samples of the first one were yielded before."""
