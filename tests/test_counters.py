@@ -90,7 +90,7 @@ def test_counts_are_seen_while_they_grow(counters: Counters) -> None:
     process.join(60)
 
 
-def test_who_is_nobodys_worker_begins_anew(counters: Counters) -> None:
+def test_a_process_that_is_no_worker_begins_anew(counters: Counters) -> None:
     """A rank that was started with a dataset counts for itself, and so do its workers."""
     counters.row().add({"rows": 1})
     run("fork", (counters, 0, 10))

@@ -6,7 +6,7 @@
     its length, magic                       16 bytes
 
 Opening reads the two ends alone, and makes sure that each array lies within the file: what an array holds is up to
-whoever looks at it.
+their reader.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("penstock.data")
 _NUMBER_BYTES = 8
 _LOCKS = 1 << 40  # where the locks of rows lie: beyond all data
-_NOBODYS = 0  # what a row begins with: who counts in it, the number of a worker from 1 on
+_NO_OWNER = 0  # what a row begins with: who counts in it, the number of a worker from 1 on
 
 
 class Counts(NamedTuple):
@@ -57,7 +57,7 @@ class Row:
 
 
 def private_row(names: Sequence[str]) -> Row:
-    """Return a row that nobody else sees."""
+    """Return a row that no other process sees."""
     numbers = memoryview(bytearray(_NUMBER_BYTES * (len(names) + 1))).cast("q")
     return Row(numbers, _places(names), is_shared=False)
 
@@ -71,7 +71,7 @@ class Counters:
 
     Args:
         names: What is counted.
-        worker_number: Gives the number of this worker, None in a process that is nobody's worker.
+        worker_number: Gives the number of this worker, None in a process that is no worker.
     """
 
     def __init__(self, names: Sequence[str], worker_number: Callable[[], int | None]) -> None:
@@ -89,7 +89,7 @@ class Counters:
         """Return what was counted so far by the process itself, if it counts, and by each worker number in turn."""
         rows = np.frombuffer(self._file.read(), np.int64).reshape(-1, self._row_bytes // _NUMBER_BYTES)
         owners = rows[:, 0]
-        totals = {int(who): rows[owners == who].sum(axis=0) for who in np.unique(owners[owners != _NOBODYS])}
+        totals = {int(who): rows[owners == who].sum(axis=0) for who in np.unique(owners[owners != _NO_OWNER])}
         counts = [
             Counts(who - 1, {name: int(row[at]) for name, at in self._places.items()}) for who, row in totals.items()
         ]
@@ -106,7 +106,7 @@ def _take_row(
 ) -> Row:
     """Return a row that is this process's as long as it lives: one that a worker of this number left, or a new one.
 
-    Who is nobody's worker keeps its own: only workers are read by another process.
+    A process that is no worker keeps its own: only workers are read by another process.
     """
     number = worker_number()
     if number is None:
@@ -128,14 +128,14 @@ def _take_row(
 
 
 def _take(descriptor: int, row: int, row_bytes: int, who: int) -> bool:
-    """Lock a row that is nobody's, or of this worker number and left; the kernel unlocks those of the dead."""
+    """Lock a row that has no owner, or one of this worker number that left; the kernel unlocks those of the dead."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LOCKS + row)
     except (BlockingIOError, PermissionError):
         return False
     begins = os.pread(descriptor, _NUMBER_BYTES, row * row_bytes)
-    whose = int.from_bytes(begins, sys.byteorder) if len(begins) == _NUMBER_BYTES else _NOBODYS
-    if whose == _NOBODYS:
+    whose = int.from_bytes(begins, sys.byteorder) if len(begins) == _NUMBER_BYTES else _NO_OWNER
+    if whose == _NO_OWNER:
         # All of it, not only its end: a full disk is an error here, and would be the end of a process that maps a hole.
         os.pwrite(descriptor, who.to_bytes(_NUMBER_BYTES, sys.byteorder).ljust(row_bytes, b"\0"), row * row_bytes)
     elif whose != who:
@@ -200,7 +200,9 @@ class NodeStats:
     concurrency: int = 0  # pieces that it fetches at a time
     bytes_per_s: float = 0.0
     groups: int = 0  # datasets, in whatever process, that it fetches for
-    directories: Mapping[str, int] = field(default_factory=dict)  # bytes in each cache directory, or on their way to it
+    directories: Mapping[str, int] = field(
+        default_factory=dict
+    )  # bytes in each cache directory, also of what is being fetched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class _ThreadTimes(threading.local):
-    """Nanoseconds of this thread, since whoever reads last set them to zero."""
+    """Nanoseconds of this thread, since its reader last set them to zero."""
 
     begun_ns = 0
-    waiting_ns = 0  # for a store, or for a shard that is on its way
+    waiting_ns = 0  # for a store, or for a shard that is being fetched
     decoding_ns = 0
     is_collating = False
 

@@ -160,7 +160,7 @@ def without(case: dict[str, Any], *results: str) -> dict[str, Any]:
 def test_a_class_of_streams_can_be_named(tmp_path: Path) -> None:
     from streaming.base.stream import Stream, streams_registry
 
-    class Own(Stream):  # type: ignore[misc]  # nobody knows the types of `streaming`
+    class Own(Stream):  # type: ignore[misc]  # the types of `streaming` are not known
         def __init__(self, note: str, **options: Any) -> None:
             super().__init__(**options)
             self.note = note

@@ -53,7 +53,7 @@ def test_batches_of_one_block_are_each_their_own(folder: Path) -> None:
     assert [len(batch["id"]) for batch in batches] == [7] * 8 + [4]
     for batch in batches:
         check(batch, batch["id"].tolist())
-    batches[3]["tokens"][:] = 0  # writable, and nobody else's
+    batches[3]["tokens"][:] = 0  # writable, and not shared
     for number in (2, 4):
         check(batches[number], batches[number]["id"].tolist())
 

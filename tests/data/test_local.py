@@ -201,7 +201,7 @@ def test_copies_of_what_was_there_before_are_not_read(tmp_path: Path, kind: type
 
 
 def test_a_note_about_another_file_fits_no_copy(tmp_path: Path) -> None:
-    """As somebody leaves it who is killed after writing the note, before the copy gets its name."""
+    """As a process leaves it that is killed after writing the note, before the copy gets its name."""
     write(tmp_path / "data", SAMPLES, compression="zstd")
     assert list(LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw")) == SAMPLES
     copy = tmp_path / "raw" / "shard.00000.mds"

@@ -143,7 +143,7 @@ def test_a_dataset_behind_http(nginx: WebServer, capsys: pytest.CaptureFixture[s
 def test_a_dataset_in_a_bucket(
     moto: S3Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the credentials that the environment gives to whoever trains."""
+    """With the credentials that the environment gives to the training job."""
     moto.make_bucket("verified")
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION")
     for name, value in zip(names, moto.options.values(), strict=True):

@@ -1,4 +1,4 @@
-"""The notebook of passes: whoever takes part agrees on the epoch, in whatever process."""
+"""The notebook of passes: all who take part agree on the epoch, in whatever process."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_processes_share_the_book(method: str) -> None:
     assert book.read().next_epoch == 2
 
 
-def test_a_process_that_is_nobodys_worker_keeps_its_own_book() -> None:
+def test_a_process_that_is_no_worker_keeps_its_own_book() -> None:
     context: Any = multiprocessing.get_context("fork")
     book, epochs = SharedPasses(), context.Queue()
     book.set_epoch(3)

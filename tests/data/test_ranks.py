@@ -24,7 +24,7 @@ OPENMPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_
         (SBATCH, {}, (0, 1, 1)),  # the script itself is one process; its steps are many
         (OPENMPI, {}, (2, 4, 2)),
         (TORCHRUN | OPENMPI, {}, (5, 8, 2)),
-        ({"RANK": "1", "WORLD_SIZE": "4"}, {}, (1, 4, 4)),  # nobody says who shares a node
+        ({"RANK": "1", "WORLD_SIZE": "4"}, {}, (1, 4, 4)),  # it is not said who shares a node
         (TORCHRUN, {"rank": 1, "world_size": 4, "num_nodes": 2}, (1, 4, 2)),
         (TORCHRUN, {"rank": 0, "world_size": 1}, (0, 1, 1)),
     ],

@@ -1,4 +1,4 @@
-"""Open shards are closed at once, or as soon as whoever reads them is done; nobody waits for that."""
+"""Open shards are closed at once, or as soon as their reader is done; nothing waits for that."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_too_many_are_closed_at_once_or_after_use(dataset: StreamingDataset) -> 
         assert len(shelf) == 2
     assert len(shelf) == 0
     assert ids_of(dataset[[0, 15]]) == [0, 15]
-    assert len(shelf) == 0  # for as long as somebody waits for room
+    assert len(shelf) == 0  # for as long as a process waits for room
     shelf.keep_to(OpenShardQuota())
     assert ids_of(dataset[[0, 15]]) == [0, 15]
     assert len(shelf) == 2

@@ -24,11 +24,11 @@ NUM_SAMPLES, PER_SHARD, BATCH = 2000, 200, 40
 COLUMNS = {"rows": {"id": "int", "text": "str"}, "tokens": {"id": "int", "tokens": "ndarray:int32:64"}}
 HOUR_AGO_NS = time.time_ns() - 3600 * 10**9
 LARGE_BYTES = 1 << 20
-QUIET_S = 0.3  # whoever asks for several things at once has asked for all of them by then
+QUIET_S = 0.3  # a client that asks for several things at once has asked for all of them by then
 
 
 class RoundTrips(FaultProxy):
-    """Answers nobody until nobody asks for anything more: what is asked for after that waited for these answers."""
+    """Answers nothing until nothing more is asked for: what is asked for after that waited for these answers."""
 
     def __init__(self, target: str) -> None:
         super().__init__(target)

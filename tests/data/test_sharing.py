@@ -1,4 +1,4 @@
-"""A cache that several share keeps to its limit, and nobody fails for what another one keeps open and does not need."""
+"""A cache that several share keeps to its limit, and none fails for what another one keeps open and does not need."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_one_process_that_reads_by_number_does_not_wait_for_itself(remote: Path,
 
 
 def test_a_store_in_memory_is_no_different(remote: Path, tmp_path: Path) -> None:
-    """Whoever fetches for it is a thread of this process, which tells its own."""
+    """What fetches for it is a thread of this process, which tells its own."""
     store = open_store("memory://sharing")
     for path in remote.rglob("*"):
         if path.is_file():
@@ -142,7 +142,7 @@ def read_at_random(dataset: StreamingDataset, seed: int, all_idle: Any) -> None:
         number = numbers.randrange(NUM_SHARDS * PER_SHARD)
         assert dataset[number]["id"] == number
         if turn == 6:
-            all_idle.wait(120)  # nobody gets here while others sit on what he needs
+            all_idle.wait(120)  # none gets here while others sit on what it needs
     dataset.close()
 
 
@@ -164,7 +164,7 @@ def test_thirty_processes_with_room_for_one_shard_each(remote: Path, tmp_path: P
 
 
 def test_shards_are_let_go_of_when_nobody_can_ask_for_them(remote: Path, tmp_path: Path, places: Path) -> None:
-    """Whoever is started in the place of a killed fetcher knows nothing of those who are idle."""
+    """A fetcher that is started in the place of a killed one knows nothing of those who are idle."""
     with open_dataset(remote, tmp_path / "cache") as dataset:
         assert first_of_each(dataset) == FIRST_OF_EACH
         shelf = dataset.readers.here.main.shards

@@ -97,16 +97,16 @@ def test_a_host_whose_name_nobody_knows(remote: str) -> None:
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 def test_credentials_that_nobody_gave(scheme: str) -> None:
     with serving(403, b"<Error><Code>AccessDenied</Code></Error>") as url:
-        nobody = resolve_store(f"{scheme}://bucket/data", {"endpoint_url": url}, environ={"HOME": "/nonexistent"})
+        nameless = resolve_store(f"{scheme}://bucket/data", {"endpoint_url": url}, environ={"HOME": "/nonexistent"})
         with pytest.raises(AccessDeniedError, match="No credentials were found, so the request was not signed: pass"):
-            open_store(nobody).read("index.json")
+            open_store(nameless).read("index.json")
         known = resolve_store("s3://bucket/data", {"endpoint_url": url, "key": "k", "secret": "s"}, environ={})
         with pytest.raises(AccessDeniedError, match="Check the credentials and their permissions$"):
             open_store(known).read("index.json")
 
 
 def test_a_cache_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
-    """Nobody, not even root, may make a folder there."""
+    """Not even root may make a folder there."""
     write(tmp_path / "data")
     with serving(200, (tmp_path / "data" / "index.json").read_bytes()) as url:
         with pytest.raises(AccessDeniedError, match="cannot write to the cache folder /sys/penstock/cache .*`local`"):

@@ -57,7 +57,7 @@ def test_a_state_that_overrides_another_seed_says_so(folder: Path, order: str) -
     other = open_dataset(folder, shuffle_seed=6, **options)
     with pytest.warns(UserWarning, match="saved with shuffle_seed=5, but this dataset has shuffle_seed=6") as caught:
         other.load_state_dict(state)
-    assert caught[0].filename == __file__  # at the line of whoever loads it
+    assert caught[0].filename == __file__  # at the line that loads it
     assert sorted(taken + ids_of(other)) == list(range(60))
 
 

@@ -517,7 +517,7 @@ except KeyboardInterrupt as interrupt:
 
 
 def test_an_interrupt_says_what_was_waited_for_and_the_process_ends() -> None:
-    # At once: nobody waits for a thread that waits for a store that is away.
+    # At once: nothing waits for a thread that waits for a store that is away.
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=30)
     assert done.stdout.split(maxsplit=1)[1].strip() == "while waiting for the next batch", done.stderr
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""Rows that stay columns on their way to the batch give, bit for bit, what samples give: batches and states."""
+"""Rows that stay columns until the batch give, bit for bit, what samples give: batches and states."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_items_come_in_order_and_an_error_in_its_place() -> None:
 
 @pytest.mark.parametrize(("ahead", "max_bytes", "most"), [(3, 1000, 3), (8, 20, 2), (8, 1, 1)])
 def test_it_holds_so_many_items_or_bytes_and_no_more(ahead: int, max_bytes: int, most: int) -> None:
-    # One more is made than fits, and waits for its place. Whoever makes a further one has broken the bound.
+    # One more is made than fits, and waits for its place. A further one would break the bound.
     one_too_many = threading.Event()
 
     def count(number: int) -> None:

@@ -163,7 +163,7 @@ def is_mds_encoding(encoding: str) -> bool:
 
 
 def is_mds_encoding_safe(encoding: str) -> bool:
-    """Return whether reading it cannot run code of whoever wrote it."""
+    """Return whether reading it cannot run code of its writer."""
     return not get_encoding(encoding).is_unsafe
 
 

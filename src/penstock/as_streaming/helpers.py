@@ -99,7 +99,7 @@ class Spanner(_Spanner):
 
 
 class Array(ABC):
-    """Gives items by number, slice, list or array of numbers to whoever defines `size` and `get_item`."""
+    """Gives items by number, slice, list or array of numbers to a class that defines `size` and `get_item`."""
 
     @property
     @abstractmethod

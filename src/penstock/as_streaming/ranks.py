@@ -129,7 +129,7 @@ def all_gather_object(obj: Any) -> list[Any]:
 
 
 def _is_needed() -> bool:
-    """Return whether there is anybody to talk to; ranks without a process group cannot, which is an error."""
+    """Return whether there are ranks to talk to; ranks without a process group cannot, which is an error."""
     distributed = _distributed()
     if distributed.is_available() and distributed.is_initialized():
         return True

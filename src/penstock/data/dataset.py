@@ -100,7 +100,7 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
         shuffle_seed: Seed of the order.
         shuffle_block_size: How many samples each lane shuffles among.
         batching_method: `random`, `stratified`, `per_stream` or `device_per_stream`.
-        allow_unsafe_types: Read `pkl` columns, which can run code of whoever wrote them.
+        allow_unsafe_types: Read `pkl` columns, which can run code of their writer.
         replication: How many consecutive ranks get the same samples, for tensor or sequence parallelism.
         stream_name: Name of the class of streams to make from `stream_config`.
         stream_config: Arguments of that class, besides `remote`, `local` and `split`.

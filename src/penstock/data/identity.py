@@ -35,7 +35,7 @@ class DataIdentity:
     def compare(self, state: Mapping[str, Any], fingerprints: Mapping[str, str]) -> None:
         """Warn if files have other versions than when a state was saved, though the same names and sizes.
 
-        Streams whose fingerprints differ are other data: whoever goes on from the state is told that.
+        Streams whose fingerprints differ are other data: going on from the state says so.
         """
         before, streams = _mapping(state, "versions"), _mapping(state, "streams")
         for name, code in self.code.items():

@@ -48,7 +48,7 @@ class LocalDataset:
     Args:
         local: The folder of the dataset, or the one above it if you pass `split`.
         split: A folder below `local`.
-        allow_unsafe_types: Read `pkl` columns, which can run code of whoever wrote them.
+        allow_unsafe_types: Read `pkl` columns, which can run code of their writer.
         image_decoder: Give images as `"pil"` images, as `"array"`s (RGB or deep gray), or the stored bytes (`"raw"`).
         columns: Read only these columns.
         validate_hash: Name of a digest to check on each file of a shard when it is opened.

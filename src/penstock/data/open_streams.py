@@ -301,7 +301,7 @@ def _fetch_ahead(cache: Cache, stream: int, key: str, local: str | None) -> Path
     def fetch() -> None:
         try:
             cache.fetch_object(stream, key, local)
-        except PenstockError as error:  # whoever comes for it is told again
+        except PenstockError as error:  # the call that comes for it raises it again
             log.warning("prefetching %s failed: %s", key, error)
 
     threading.Thread(target=fetch, name="penstock-ahead", daemon=True).start()

@@ -58,7 +58,7 @@ class SeatSettings:
         for name, least in (("rank", 0), ("world_size", 1), ("num_nodes", 1), ("replication", 1)):
             check_whole(name, getattr(self, name), least)
         if self.rank is not None or self.world_size is not None:
-            self.find()  # nobody else has to say anything
+            self.find()  # nothing else has to be said
 
     def find(self) -> Seat:
         """Find the seat as it is now."""
@@ -75,7 +75,7 @@ def find_seat(
 ) -> Seat:
     """Find this process's seat: what the user says, else torch.distributed, else JAX, else the environment, else alone.
 
-    Nothing is initialised, and nobody else is asked.
+    Nothing is initialised, and no other process is asked.
     """
     if rank is not None or world_size is not None:
         if rank is None or world_size is None:
@@ -151,7 +151,7 @@ def _count_nodes(num_ranks: int, environ: Mapping[str, str], otherwise: int) -> 
 def _nodes_of(launcher: Launcher, num_ranks: int, environ: Mapping[str, str]) -> int:
     if launcher.num_nodes is not None:
         return _whole(environ, launcher.num_nodes) if launcher.num_nodes in environ else 1
-    # MosaicML counts every rank as a node of its own if nobody says how many share one, and so its orders do.
+    # MosaicML counts every rank as a node of its own unless it is said how many share one, and so its orders do.
     per_node = launcher.ranks_per_node
     ranks_per_node = _whole(environ, per_node) if per_node is not None and per_node in environ else 1
     return max(1, num_ranks // max(1, ranks_per_node))
@@ -199,7 +199,7 @@ class Agreement:
         self._has_told = self._is_resolved = False
 
     def tell(self, num_ranks: int) -> None:
-        """Send the others what was found, and raise if one of them found something else; waits for nobody."""
+        """Send the others what was found, and raise if one of them found something else; never waits."""
         store = None if self._is_resolved or num_ranks == 1 else find_job_store()
         if store is None or store.num_ranks != num_ranks:
             return
@@ -276,7 +276,7 @@ class _JaxStore:
     def set_first(self, key: str, value: str) -> str:
         try:
             self._client.key_value_set(key, value)
-        except Exception:  # noqa: BLE001  jaxlib's own, of no class that can be named: somebody was first
+        except Exception:  # noqa: BLE001  jaxlib's own, of no class that can be named: another rank was first
             return str(self._client.blocking_key_value_get(key, self._ANSWER_MS))
         return value
 
@@ -287,6 +287,6 @@ class _JaxStore:
         try:
             for key in keys:
                 self._client.blocking_key_value_get(key, self._AT_ONCE_MS)
-        except Exception:  # noqa: BLE001  as above: nobody has set it
+        except Exception:  # noqa: BLE001  as above: it was not set
             return False
         return True

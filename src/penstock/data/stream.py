@@ -100,7 +100,7 @@ class Stream:
     ) -> None:
         self.patterns: tuple[str, ...] | None = None  # of a list, what to look for below the folder that holds all
         self.queries: dict[str, str] = {}  # of files on the web, by their URLs; they may be secrets
-        self.window: int | None = None  # how many shards are shuffled together, if whoever made the source knows
+        self.window: int | None = None  # how many shards are shuffled together, if the maker of the source knows
         self.remote = self._place(remote, is_data=True)
         self._local = self._place(local, is_data=remote is None)
         if not self.remote and not self._local and source is None:

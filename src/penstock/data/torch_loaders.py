@@ -91,7 +91,7 @@ _DIVIDERS = {("accelerate.data_loader", "IterableDatasetShard"), ("accelerate.da
 
 
 def refuse_resharding(num_ranks: int) -> None:
-    """Raise if whoever iterates now would drop samples, because it divides them among ranks again."""
+    """Raise if the loader that iterates now would drop samples, because it divides them among ranks again."""
     if num_ranks == 1 or "accelerate.data_loader" not in sys.modules:
         return
     frame: FrameType | None = sys._getframe(1)

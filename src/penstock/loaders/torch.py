@@ -73,9 +73,7 @@ class StreamingDataLoader(DataLoader[Any]):
         if not self._is_streaming:
             if columnar:
                 raise ConfigError(f"columnar=True needs a StreamingDataset, not a {type(dataset).__name__}")
-            self.use_stateful_dataloader = self._is_accelerate_prepared = (
-                False  # nobody has given each rank its own samples yet
-            )
+            self.use_stateful_dataloader = self._is_accelerate_prepared = False  # no rank has samples of its own yet
             super().__init__(dataset, 1 if batch_size is None else batch_size, **options)
             return
         for name in ("shuffle", "sampler", "batch_sampler"):

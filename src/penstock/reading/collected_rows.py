@@ -177,7 +177,7 @@ class Soon(NamedTuple):
     """Rows that are wanted soon or seldom: of shards from far away, maybe only their bytes are fetched."""
 
     before_shards: Callable[[], None] = _nothing  # called once those bytes are here, if shards are waited for, too
-    meanwhile: Callable[[], None] = _nothing  # if not, it may be called while those bytes are on their way
+    meanwhile: Callable[[], None] = _nothing  # if not, it may be called while those bytes come
 
 
 SOON = Soon()

@@ -66,7 +66,7 @@ class LocalFolder:
             if _stamp_of(path) == stamp and stamp is not None:
                 return cls(path, index, validate_hash, stamp)
         raise ObjectChangedError(
-            f"the index of {path} keeps changing: wait until whoever writes the dataset has finished, then try again"
+            f"the index of {path} keeps changing: wait until its writer has finished, then try again"
         )
 
     @property
@@ -145,7 +145,7 @@ class LocalFolder:
     def _mtime_ns(self, name: str) -> int:
         try:
             return resolve_inside(self.path, name).stat().st_mtime_ns
-        except OSError:  # not there, or no file: whoever opens it is told
+        except OSError:  # not there, or no file: opening it says so
             return 0
 
     def _check_index(self, name: str) -> None:

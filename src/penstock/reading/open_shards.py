@@ -139,12 +139,12 @@ class OpenShards:
         self._close_some()
 
     def _close_some(self) -> None:
-        """Close what is too much, unless somebody is reading, who then does it when he is done."""
+        """Close what is too much, unless a thread is reading, which then does it when it is done."""
         with self._closing:
             if self._is_waiting:
                 self._close_excess()
                 return
-        # Whoever holds the lock comes here after giving it back: one of both sees what is to be done.
+        # The holder of the lock comes here after giving it back: one of both sees what is to be done.
         while (self._closes_after_use or len(self) > self._most_kept()) and self._in_use.acquire(blocking=False):
             try:
                 with self._closing:
@@ -194,7 +194,7 @@ class OpenShards:
 
 
 def _close_elsewhere(others: list[OpenShards]) -> bool:
-    """Close a shard of whoever holds most and is not reading just now; tell whether there was one."""
+    """Close a shard of the reader that holds most and is not reading just now; return whether there was one."""
     for other in sorted(others, key=len, reverse=True):
         if len(other) and other._in_use.acquire(blocking=False):
             try:
@@ -219,7 +219,7 @@ def _most_open() -> int:
 # A page that is read for the first time brings its neighbours with it, one of the table of offsets too.
 _BYTES_PER_ROW = 128 << 10
 # All readers of a node together keep up to this part of its memory mapped. It is memory of the system's file cache
-# anyway, which it can take back; but it takes pages first that nobody has mapped.
+# anyway, which it can take back; but it takes pages first that no process has mapped.
 _PART_OF_MEMORY = 1 / 2
 # So many shards may lie idle with their pages, and others for so many uses.
 _FEW_SHARDS = 32
@@ -244,7 +244,7 @@ class MappedPages:
         self._sizes = sizes  # None: nothing of them is mapped
         self._unmapped: OrderedDict[int, int] = OrderedDict()  # bytes by shard, the one that was used last at the end
         self._used_at: dict[int, int] = {}
-        self.num_uses = 0  # of any shards, counted by whoever uses them
+        self.num_uses = 0  # of any shards, counted by their user
         self.num_bytes = 0
         self.has_grown = False  # since it was last asked which should drop theirs
 

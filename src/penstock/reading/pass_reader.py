@@ -186,7 +186,7 @@ class ProcessReaders:
 
     def __init__(self, source: Source, first_ids: Int64Array, row: Row, *, is_worker: bool) -> None:
         if is_worker:
-            # What came from the parent is shared with it until somebody writes to it, as the collector does to all
+            # What came from the parent is shared with it until one of both writes to it, as the collector does to all
             # that it looks at. In a worker none of that is garbage.
             gc.freeze()
         self._source, self._first_ids, self._row = source, first_ids, row
@@ -237,8 +237,8 @@ class ProcessReaders:
 class PassReader:
     """Reads the batches of a schedule from a source.
 
-    `make` gives what the pass yields for the samples that were read, and `make_columns` the same by column. Whoever
-    holds `delivered` knows how far the pass has come, without holding its reader.
+    `make` gives what the pass yields for the samples that were read, and `make_columns` the same by column. A holder of
+     `delivered` knows how far the pass has come, without holding its reader.
     """
 
     def __init__(
@@ -401,7 +401,7 @@ class PassReader:
         """Read a block; the first one of a pass, which the training loop stands still for, does not wait for shards.
 
         The shards of later batches are asked for after it, since they would take the network from it: large ones, of
-        which few come at a time, once all of it is on its way.
+        which few come at a time, once all of it was asked for.
         """
         is_first, self._has_begun = not self._has_begun, True
         if is_first and self._fetched is not None:

@@ -1,4 +1,4 @@
-"""The batches of one worker in one pass: read in blocks of several, while the shards of later ones are on their way."""
+"""The batches of one worker in one pass: read in blocks of several, while the shards of later ones are fetched."""
 
 from __future__ import annotations
 

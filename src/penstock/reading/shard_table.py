@@ -197,7 +197,7 @@ class RangedRows:
     ) -> list[ShardReader]:
         """Fetch rows of several shards at the same time, and give for each a reader of these rows alone, in order.
 
-        `meanwhile` is called while the last of them are on their way, if that is known to be.
+        `meanwhile` is called while the last of them are fetched, if these are known to be the last.
         """
         asked = [self._request(shard, rows) for shard, rows in wanted]
         located = self._locate(asked, meanwhile)

@@ -97,7 +97,7 @@ class RowReader(Protocol):
     def open(self, wanted: Sequence[tuple[int, Int64Array]], meanwhile: Callable[[], None]) -> list[ShardReader]:
         """Return for each shard a reader of the rows that are wanted of it and no others, in their order.
 
-        `meanwhile` may be called while they are on their way: what it says to expect takes nothing from them.
+        `meanwhile` may be called while they are fetched: what it says to expect takes nothing from them.
         """
         ...
 
