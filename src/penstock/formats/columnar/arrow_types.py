@@ -72,7 +72,10 @@ def describe_type(kind: Any, column: str, depth: int = 0) -> ColumnType:
     if text in _SAME_NAME or text in _FLOATS or text in _BYTES:
         return ColumnType(_FLOATS.get(text) or _BYTES.get(text) or text)
     if types.is_dictionary(kind):
-        return _dictionary(describe_type(kind.value_type, column, depth + 1))
+        values = describe_type(kind.value_type, column, depth + 1)
+        # They are kept apart if that saves something: others are made anew for each row anyway.
+        is_simple = array_dtype(values) is not None or values.kind in ("string", "binary", "fixed_binary")
+        return ColumnType("dictionary", (), (("", values),)) if is_simple else values
     if types.is_run_end_encoded(kind):
         return describe_type(kind.value_type, column, depth + 1)
     if types.is_timestamp(kind):
@@ -104,12 +107,6 @@ def is_list(kind: Any) -> bool:
     return any(
         test(kind) for test in (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
     )
-
-
-def _dictionary(values: ColumnType) -> ColumnType:
-    """Keep the values of a dictionary apart if that saves something: others are made anew for each row anyway."""
-    is_simple = array_dtype(values) is not None or values.kind in ("string", "binary", "fixed_binary")
-    return ColumnType("dictionary", (), (("", values),)) if is_simple else values
 
 
 # --- Values ---------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class ColumnsReader(FoundRowsReader):
         wanted = [column.name for column in info.layout.columns] if options.columns is None else options.columns
         columns: dict[str, list[Node]] = {}
         encodings: dict[str, Encoding | ColumnKind] = {}
-        image = image_encoding(options.image_decoder)
+        image: Any = _kind_of_column(ColumnType("image"), options.image_decoder)
         for number, (name, kind) in enumerate(types):
             if name in wanted:
                 chunks = [open_node(kind, file, f"{chunk}.{number}", image) for chunk in range(len(chunk_rows))]
@@ -230,15 +230,9 @@ def _kind_of_column(kind: ColumnType, image_decoder: ImageDecoder) -> Encoding |
     """Return how a column of such values is gathered; the same object for the same type, however that is stored."""
     if kind.kind in ("string", "binary", "fixed_binary"):
         return OrNone(get_encoding("str" if kind.kind == "string" else "bytes"))
-    if kind.kind == "image":
-        return image_encoding(image_decoder)
+    if kind.kind == "image":  # files of any kind: what reads JPEG files takes the others too
+        return OrNone(get_encoding("jpeg", image_decoder))
     return TypedColumn(kind)
-
-
-@lru_cache(maxsize=8)
-def image_encoding(image_decoder: ImageDecoder) -> OrNone:
-    """Read image files of any kind so; that of JPEG files takes the others too."""
-    return OrNone(get_encoding("jpeg", image_decoder))
 
 
 class OrNone(ManyEncoding):

@@ -8,7 +8,7 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -151,8 +151,13 @@ class BufferPool:
     def _grown(self, num_bytes: int) -> io.BytesIO:
         """Find memory of at least so many bytes that nothing points into."""
         kept = self._kept()
-        memory = _find_unused(kept)
-        if memory is None:
+        for _ in range(min(_MOST_TRIES, len(kept))):  # the oldest, which move to the end
+            kept.rotate(-1)
+            memory = kept[-1]
+            with suppress(BufferError):  # something points into it: Python does not let it be written to before
+                memory.write(b"")
+                break
+        else:
             memory = io.BytesIO()
             kept.append(memory)
         if num_bytes > _num_bytes(memory):
@@ -167,24 +172,6 @@ class BufferPool:
             self._of_thread.kept = deque()
         kept: deque[io.BytesIO] = self._of_thread.kept
         return kept
-
-
-def _find_unused(kept: deque[io.BytesIO]) -> io.BytesIO | None:
-    """Look at the oldest, which move to the end."""
-    for _ in range(min(_MOST_TRIES, len(kept))):
-        kept.rotate(-1)
-        if _is_unused(kept[-1]):
-            return kept[-1]
-    return None
-
-
-def _is_unused(memory: io.BytesIO) -> bool:
-    """Return whether nothing points into it any more: Python does not let it be written to before."""
-    try:
-        memory.write(b"")
-    except BufferError:
-        return False
-    return True
 
 
 def _num_bytes(memory: io.BytesIO) -> int:

@@ -206,7 +206,9 @@ class JpegCodec(FileCodec):
         source = getattr(image, "filename", "")
         if getattr(image, "format", None) == "JPEG" and source and Path(source).is_file():
             data = Path(source).read_bytes()
-            if not _is_resized(image, data):
+            is_untouched = image.tile and not image.decoderconfig  # its pixels were not even read
+            # It may have another size than its file, as after `thumbnail`, which changes it in place.
+            if is_untouched or image.size == _pillow().open(BytesIO(data)).size:
                 return data
         return super().encode(image)
 
@@ -244,12 +246,6 @@ class JpegCodec(FileCodec):
             memory = _decoded.take(height * width * 3) if out is None else out
             array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=memory)
         return array
-
-
-def _is_resized(image: Any, data: bytes) -> bool:
-    """Return whether an image has another size than its file, as after `thumbnail`, which changes it in place."""
-    is_untouched = image.tile and not image.decoderconfig  # its pixels were not even read
-    return not is_untouched and image.size != _pillow().open(BytesIO(data)).size
 
 
 def _check_image(value: Any) -> None:

@@ -132,12 +132,6 @@ def tensor_to_array(tensor: Any) -> npt.NDArray[Any]:
     return array
 
 
-def widen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Turn an array of a dtype that other packages gave NumPy into the one that holds each of its numbers."""
-    wide = WIDENED.get(array.dtype.name)
-    return array if wide is None else array.astype(wide)
-
-
 def _list_to_array(value: Any, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
     wanted = "numbers" if dtype is None else f"numbers of type {dtype.name}"
     kinds = _kinds_in(value)
@@ -315,7 +309,9 @@ class ArrayEncoding(Encoding):
         if array.ndim > _MAX_AXES:
             raise ColumnValueError(f"expects an array with at most {_MAX_AXES} axes, got {array.ndim}")
         code = b"" if self._dtype else bytes([_CODES_BY_DTYPE[array.dtype]])
-        return b"".join([code, _encode_shape(array.shape), array.tobytes()])
+        width = next(w for w, dtype in enumerate(_DIM_DTYPES) if max(array.shape) < 256**dtype.itemsize)
+        shape = bytes([array.ndim << 2 | width]) + np.array(array.shape, _DIM_DTYPES[width]).tobytes()
+        return b"".join([code, shape, array.tobytes()])
 
     def decode(self, data: bytes) -> npt.NDArray[Any]:
         """Return a writable, aligned array."""
@@ -361,7 +357,8 @@ def _checked_array(value: Any, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
     array = value if isinstance(value, np.ndarray) else to_array(value, dtype)
     if array.dtype == dtype:
         return array
-    array = widen(array)
+    if array.dtype.name in WIDENED:  # other packages gave NumPy such dtypes
+        array = array.astype(WIDENED[array.dtype.name])
     code = _CODES_BY_DTYPE.get(array.dtype)
     if code is None:
         raise ColumnValueError(
@@ -383,11 +380,6 @@ def _checked_array(value: Any, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
 def _check_values(dtype: np.dtype[Any], shape: tuple[int, ...], num_bytes: int) -> None:
     if math.prod(shape) * dtype.itemsize != num_bytes:
         raise ColumnValueError(f"holds {num_bytes} bytes, which do not fit an array of {dtype} and shape {shape}")
-
-
-def _encode_shape(shape: tuple[int, ...]) -> bytes:
-    width = next(w for w, dtype in enumerate(_DIM_DTYPES) if max(shape) < 256**dtype.itemsize)
-    return bytes([len(shape) << 2 | width]) + np.array(shape, _DIM_DTYPES[width]).tobytes()
 
 
 def make_array(config: str) -> FixedArrayEncoding | ArrayEncoding:
