@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import CSVWriter, LocalDataset, MDSWriter, merge_index
-from penstock.data.getitem import resolve_ids
 from penstock.errors import (
     ConfigError,
     CorruptIndexError,
@@ -29,14 +28,14 @@ from penstock.errors import (
 )
 from penstock.formats.parts import note_path
 from penstock.order.id_spans import IdSpans
-from penstock.reading.collected_rows import group_by_shard, join_batches
+from penstock.reading.collected_rows import group_by_shard
 from penstock.reading.schedule import rows_at_once
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.publish.writer import Writer
-    from penstock.types import Columns, Sample
+    from penstock.types import Sample
 
 SAMPLES: list[Sample] = [{"id": i, "text": f"row {i} " * 5} for i in range(100)]
 
@@ -386,35 +385,6 @@ def test_grouping_finds_every_sample_once(lengths: list[int], data: st.DataObjec
     every = np.arange(len(where))
     of_shards, of_rows = spans.locate(every)
     np.testing.assert_array_equal(spans.starts[of_shards] + of_rows, every)
-
-
-@given(st.integers(1, 50), st.integers(-60, 60))
-def test_numbers_mean_what_they_mean_for_a_list(count: int, number: int) -> None:
-    items = list(range(count))
-    try:
-        expected = items[number]
-    except IndexError:
-        with pytest.raises(SampleIndexError):
-            resolve_ids(number, count)
-    else:
-        assert resolve_ids(number, count) == expected
-
-
-def test_columns_of_unequal_kind_become_lists() -> None:
-    first: Columns = {"a": np.array([[1, 2], [3, 4]]), "b": ["x", "y"], "c": np.array([1, 2])}
-    second: Columns = {"a": np.array([[5, 6]]), "b": ["z"], "c": np.array([0.5])}
-    joined = join_batches([(np.array([2, 0]), first), (np.array([1]), second)], 3)
-    assert isinstance(joined["a"], np.ndarray)
-    assert joined["a"].tolist() == [[3, 4], [5, 6], [1, 2]]
-    assert joined["b"] == ["y", "z", "x"]
-    assert joined["c"] == [2, 0.5, 1]
-    assert join_batches([], 0) == {}
-
-
-def test_shards_of_different_columns_are_no_batch() -> None:
-    batches: list[tuple[Any, Columns]] = [(np.array([0]), {"a": [1], "b": [2]}), (np.array([1]), {"a": [1], "c": [2]})]
-    with pytest.raises(ConfigError, match=r"different columns: .*columns=\['a'\]"):
-        join_batches(batches, 2)
 
 
 def test_a_damaged_copy_is_made_anew(tmp_path: Path) -> None:

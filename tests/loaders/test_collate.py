@@ -1,160 +1,60 @@
-"""Batches that come out of workers are what torch makes of the same samples without workers."""
+"""Batches of NumPy arrays: what is stacked, what is padded, and what is left as it is."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import DataLoader, default_collate
 
-from penstock import MDSWriter, StreamingDataset
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-NUM_SAMPLES, BATCH = 40, 8
-ARRAYS = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
-NUMBERS = [name for name in ARRAYS if name != "uint64"]  # torch makes no tensor of such NumPy scalars
-LARGE = 50_000  # bytes: a batch of them is too large to travel inside the message
-COLUMNS = {
-    **{name: name for name in NUMBERS},
-    **{f"array_{name}": f"ndarray:{name}:2,3" for name in ARRAYS},
-    "int": "int",
-    "bytes": "bytes",
-    "text": "str",
-    "float": "str_float",
-    "shaped": "ndarray:float32",
-    "any": "ndarray",
-    "nested": "json",
-    "large": f"ndarray:uint8:{LARGE}",
-}
+from penstock import PadCollator, collate_batch
+from penstock.errors import ConfigError, MissingColumnError
 
 
-def sample(number: int) -> dict[str, Any]:
-    return {
-        **{name: np.dtype(name).type(number) for name in NUMBERS},
-        **{f"array_{name}": np.full((2, 3), number, name) for name in ARRAYS},
-        "int": number,
-        "bytes": bytes([number]),
-        "text": f"{number}.",
-        "float": number / 4,
-        "shaped": np.full((3,), number, np.float32),
-        "any": np.full((1, 2), number, np.int32),
-        "nested": {"number": number, "list": [number, number + 1], "text": "t"},
-        "large": np.full(LARGE, number, np.uint8),
-    }
+def test_what_is_stacked() -> None:
+    samples = [{"n": n, "f": n / 2, "b": n > 1, "a": np.full(3, n), "l": [n, n], "d": {"x": n}} for n in range(3)]
+    batch = collate_batch(samples)
+    assert batch["n"].tolist() == [0, 1, 2]
+    assert batch["f"].dtype == np.float64
+    assert batch["b"].dtype == bool
+    assert batch["a"].shape == (3, 3)
+    assert batch["l"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert batch["d"]["x"].tolist() == [0, 1, 2]
+    assert collate_batch([]) == {}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("collate")
-    with MDSWriter(out=str(folder), columns=COLUMNS, size_limit=1 << 19) as writer:
-        for number in range(NUM_SAMPLES):
-            writer.write(sample(number))
-    return folder
+def test_text_bytes_and_ragged_lists_stay_what_they_are() -> None:
+    samples: list[dict[str, Any]] = [
+        {"text": "a", "data": b"a\0\0", "ragged": [1], "arrays": np.zeros(1), "none": None, "mixed": 1},
+        {"text": "ß" * 9, "data": b"", "ragged": [1, 2], "arrays": np.zeros(2), "none": 1, "mixed": "x"},
+    ]
+    batch = collate_batch(samples)
+    assert batch["text"] == ["a", "ß" * 9]
+    assert batch["data"] == [b"a\0\0", b""]
+    assert batch["ragged"] == [[1], [1, 2]]
+    assert [len(array) for array in batch["arrays"]] == [1, 2]
+    assert batch["none"] == [None, 1]
+    assert batch["mixed"] == [1, "x"]
 
 
-def load(folder: Path, num_workers: int, kind: type[StreamingDataset] = StreamingDataset, **options: Any) -> list[Any]:
-    dataset = kind(local=folder, shuffle=True, batch_size=BATCH)
-    return list(DataLoader(dataset, batch_size=BATCH, num_workers=num_workers, **options))
+def test_a_field_that_only_some_have_is_an_error() -> None:
+    with pytest.raises(MissingColumnError, match="some samples of a batch have b and some do not"):
+        collate_batch([{"a": 1}, {"a": 1, "b": 2}])
 
 
-def assert_same(got: Any, wanted: Any) -> None:
-    assert type(got) is type(wanted)
-    if isinstance(wanted, torch.Tensor):
-        assert got.dtype == wanted.dtype
-        assert got.shape == wanted.shape
-        assert torch.equal(got, wanted)
-    elif isinstance(wanted, dict):
-        assert list(got) == list(wanted)
-        for name in wanted:
-            assert_same(got[name], wanted[name])
-    elif isinstance(wanted, list):
-        assert len(got) == len(wanted)
-        for one, other in zip(got, wanted, strict=True):
-            assert_same(one, other)
-    else:
-        assert got == wanted
-
-
-def test_every_encoding(folder: Path) -> None:
-    assert_same(load(folder, num_workers=2), load(folder, num_workers=0))
-
-
-def test_small_tensors_do_not_pass_through_shared_memory(folder: Path) -> None:
-    for batch in load(folder, num_workers=1):
-        tensors = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
-        assert [name for name, tensor in tensors.items() if tensor.untyped_storage().is_shared()] == ["large"]
-
-
-def test_they_can_be_written_to(folder: Path) -> None:
-    first, second = load(folder, num_workers=1)[:2]
-    before = second["int64"].clone()
-    first["int64"] += 1
-    first["array_float32"].zero_()
-    assert torch.equal(second["int64"], before)
-
-
-def add_mask(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    batch: dict[str, Any] = default_collate([{"id": one["int"], "text": one["text"]} for one in samples])
-    batch["mask"] = (batch["id"] % 2 == 0).to(torch.bfloat16)
-    batch["strided"] = batch["id"].repeat(2, 1).T
-    batch["grad"] = torch.ones(2, requires_grad=True)
-    batch["tiny"] = torch.ones(2).to(torch.float8_e4m3fn)
-    batch["array"] = np.arange(3)
-    del batch["text"]
-    return batch
-
-
-def test_a_function_of_the_users_that_adds_to_the_batch(folder: Path) -> None:
-    with_workers = load(folder, num_workers=2, collate_fn=add_mask)
-    for got, wanted in zip(with_workers, load(folder, num_workers=0, collate_fn=add_mask), strict=True):
-        assert np.array_equal(got.pop("array"), wanted.pop("array"))
-        assert got["grad"].requires_grad
-        assert torch.equal(got.pop("tiny").float(), wanted.pop("tiny").float())
-        assert_same({**got, "grad": got["grad"].detach()}, {**wanted, "grad": wanted["grad"].detach()})
-
-
-class Ordered(StreamingDataset):
-    def get_item(self, sample_id: int) -> Any:
-        found = super().get_item(sample_id)
-        return OrderedDict(id=found["int"], inner={"id": found["int64"]})
-
-
-class Pairs(StreamingDataset):
-    def get_item(self, sample_id: int) -> Any:
-        found = super().get_item(sample_id)
-        return found["int64"], {"array": found["array_int16"]}
-
-
-class Mixed(StreamingDataset):
-    def get_item(self, sample_id: int) -> Any:
-        found = super().get_item(sample_id)
-        return {"number": int(sample_id) if sample_id % 2 else np.int64(sample_id), "flag": np.bool_(found["int"] % 2)}
-
-
-@pytest.mark.parametrize("kind", [Ordered, Pairs, Mixed])
-def test_samples_of_other_shapes(folder: Path, kind: type[StreamingDataset]) -> None:
-    assert_same(load(folder, num_workers=2, kind=kind), load(folder, num_workers=0, kind=kind))
-
-
-class Ragged(StreamingDataset):
-    def get_item(self, sample_id: int) -> Any:
-        return {"array": np.zeros(sample_id % 3 + 1)}
-
-
-class Words(StreamingDataset):
-    def get_item(self, sample_id: int) -> Any:
-        return {"array": np.array(["word"])}
-
-
-@pytest.mark.parametrize(("kind", "error"), [(Ragged, RuntimeError), (Words, TypeError)])
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_what_torch_refuses_is_refused(
-    folder: Path, num_workers: int, kind: type[StreamingDataset], error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        load(folder, num_workers, kind=kind)
+def test_padding() -> None:
+    samples = [
+        {"input_ids": [1, 2, 3], "labels": np.array([1, 2, 3]), "text": "a"},
+        {"input_ids": [4], "labels": np.array([4]), "text": "b"},
+    ]
+    batch = PadCollator({"input_ids": 9}, mask_field="attention_mask")(samples)
+    assert list(batch) == ["input_ids", "labels", "text", "attention_mask"]
+    assert batch["input_ids"].tolist() == [[1, 2, 3], [4, 9, 9]]
+    assert batch["labels"].tolist() == [[1, 2, 3], [4, -100, -100]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert batch["text"] == ["a", "b"]
+    assert PadCollator(pad_to_multiple_of=8)(samples)["input_ids"].shape == (2, 8)
+    assert PadCollator(max_length=5)(samples)["labels"].shape == (2, 5)
+    with pytest.raises(ConfigError, match="3 values, more than max_length=2"):
+        PadCollator(max_length=2)(samples)
+    assert PadCollator()([{"a": []}, {"a": []}])["a"].shape == (2, 0)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from penstock.errors import CorruptShardError
+from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.base import ReadOptions
-from penstock.reading.collected_rows import CollectedRows
+from penstock.reading.collected_rows import CollectedRows, join_batches
 from tests.formats.in_place import InPlace, MemoryFile
 
 if TYPE_CHECKING:
     from penstock.formats.base import ShardReader
+    from penstock.types import Columns
 
 
 def lines_of(name: str, rows: list[Any]) -> ShardReader:
@@ -80,3 +81,20 @@ def test_a_bad_row_is_named_also_if_its_shard_is_closed_by_then() -> None:
     bad.close()
     with pytest.raises(CorruptShardError, match=r"b\.jsonl, line 3: the line is not JSON"):
         collector.finish()
+
+
+def test_columns_of_unequal_kind_become_lists() -> None:
+    first: Columns = {"a": np.array([[1, 2], [3, 4]]), "b": ["x", "y"], "c": np.array([1, 2])}
+    second: Columns = {"a": np.array([[5, 6]]), "b": ["z"], "c": np.array([0.5])}
+    joined = join_batches([(np.array([2, 0]), first), (np.array([1]), second)], 3)
+    assert isinstance(joined["a"], np.ndarray)
+    assert joined["a"].tolist() == [[3, 4], [5, 6], [1, 2]]
+    assert joined["b"] == ["y", "z", "x"]
+    assert joined["c"] == [2, 0.5, 1]
+    assert join_batches([], 0) == {}
+
+
+def test_shards_of_different_columns_are_no_batch() -> None:
+    batches: list[tuple[Any, Columns]] = [(np.array([0]), {"a": [1], "b": [2]}), (np.array([1]), {"a": [1], "c": [2]})]
+    with pytest.raises(ConfigError, match=r"different columns: .*columns=\['a'\]"):
+        join_batches(batches, 2)

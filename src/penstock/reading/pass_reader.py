@@ -238,7 +238,7 @@ class PassReader:
     """Reads the batches of a schedule from a source.
 
     `make` gives what the pass yields for the samples that were read, and `make_columns` the same by column. A holder of
-     `delivered` knows how far the pass has come, without holding its reader.
+    `delivered` knows how far the pass has come, without holding its reader.
     """
 
     def __init__(
