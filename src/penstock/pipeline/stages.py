@@ -253,33 +253,31 @@ def create_source(
         storage_options: Credentials and settings of stores, where the dataset has none of its own.
         retry: How often and how patiently stores are asked again, if not in the usual way.
     """
-    options = config.storage_options if config.storage_options is not None else storage_options
-    make = _from_hub if config.type in ("huggingface", "hf") else _from_files
-    source = make(config, options, retry)
+    options = storage_options if config.storage_options is None else config.storage_options
+    source: ShardedSource
+    if config.type in ("huggingface", "hf"):
+        if is_list(config.data_files):
+            raise ConfigError("data_files= of a dataset of the Hub is its name, not a list")
+        name = os.fspath(config.data_files)  # type: ignore[arg-type]
+        source = HuggingFaceShardedSource(
+            name, config.split, config.dataset_split_name, storage_options=options, retry=retry
+        )
+    else:
+        if config.dataset_split_name is not None:
+            raise ConfigError("dataset_split_name= is the subset of a dataset of the Hub: set type='huggingface' too")
+        files = FoundFiles(find_files(config.data_files, options, retry=retry))
+        kind = config.type or _type_of(files)
+        if kind == "parquet":
+            source = ParquetShardedSource(files)
+        elif kind == "arrow":
+            source = ArrowShardedSource(files)
+        elif kind in ("csv", "tsv"):
+            source = CsvShardedSource(files, delimiter="," if kind == "csv" else "\t")
+        elif kind == "txt":
+            source = TextShardedSource(files, text_field=config.content_field)
+        else:
+            source = JsonShardedSource(files)
     return source if config.num_rows is None else LimitedShardedSource(source, config.num_rows)
-
-
-def _from_hub(config: DatasetConfig, options: Mapping[str, Any] | None, retry: RetryPolicy | None) -> ShardedSource:
-    if is_list(config.data_files):
-        raise ConfigError("data_files= of a dataset of the Hub is its name, not a list")
-    name = os.fspath(config.data_files)  # type: ignore[arg-type]
-    return HuggingFaceShardedSource(name, config.split, config.dataset_split_name, storage_options=options, retry=retry)
-
-
-def _from_files(config: DatasetConfig, options: Mapping[str, Any] | None, retry: RetryPolicy | None) -> ShardedSource:
-    if config.dataset_split_name is not None:
-        raise ConfigError("dataset_split_name= is the subset of a dataset of the Hub: set type='huggingface' too")
-    files = FoundFiles(find_files(config.data_files, options, retry=retry))
-    kind = config.type or _type_of(files)
-    if kind == "parquet":
-        return ParquetShardedSource(files)
-    if kind == "arrow":
-        return ArrowShardedSource(files)
-    if kind in ("csv", "tsv"):
-        return CsvShardedSource(files, delimiter="," if kind == "csv" else "\t")
-    if kind == "txt":
-        return TextShardedSource(files, text_field=config.content_field)
-    return JsonShardedSource(files)
 
 
 def _type_of(files: FoundFiles) -> str:

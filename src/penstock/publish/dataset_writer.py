@@ -329,7 +329,7 @@ class DatasetWriter:
         del self._making[number]
         self._num_wanted = None
         files = [_describe_file(self._target.folder / name) for name in shard.names]
-        if not self._shards and self._target.needs_notice:
+        if not self._shards:  # so that a successor knows what the first file belongs to
             self._write_ledger()
         self._target.keep(shard.names)
         about = {"rows": shard.num_rows, "bytes_per_row": self._bytes_per_row, "position": position}

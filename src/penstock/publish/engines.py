@@ -26,7 +26,7 @@ _MOST_RETRIES = 3  # of a task of Ray
 class Engine(Protocol):
     """Has tasks run by a process."""
 
-    def run(self, task: Callable[[int], Done], numbers: Sequence[int], shown: str) -> Generator[tuple[int, Done]]:
+    def run(self, task: Callable[[int], Done], numbers: Sequence[int], shown: str, /) -> Generator[tuple[int, Done]]:
         """Call a function, which pickles, for each number; yield each with its result as it is done, in any order."""
         ...
 
@@ -34,12 +34,7 @@ class Engine(Protocol):
 class ThisProcess:
     """Runs one task after the other, here."""
 
-    def run(
-        self,
-        task: Callable[[int], Done],
-        numbers: Sequence[int],
-        shown: str,  # noqa: ARG002
-    ) -> Generator[tuple[int, Done]]:
+    def run(self, task: Callable[[int], Done], numbers: Sequence[int], _shown: str, /) -> Generator[tuple[int, Done]]:
         """Run tasks."""
         for number in numbers:
             yield number, task(number)
@@ -71,7 +66,7 @@ class ProcessPool:
 
     num_workers: int
 
-    def run(self, task: Callable[[int], Done], numbers: Sequence[int], shown: str) -> Generator[tuple[int, Done]]:
+    def run(self, task: Callable[[int], Done], numbers: Sequence[int], shown: str, /) -> Generator[tuple[int, Done]]:
         """Have tasks run. A process that dies is replaced, and its task is gone on with."""
         left, failures = list(numbers), 0
         while left:
@@ -134,12 +129,7 @@ class RayEngine:
     use_gpu: bool = False
     object_store_memory: int | None = None
 
-    def run(
-        self,
-        task: Callable[[int], Done],
-        numbers: Sequence[int],
-        shown: str,  # noqa: ARG002
-    ) -> Generator[tuple[int, Done]]:
+    def run(self, task: Callable[[int], Done], numbers: Sequence[int], _shown: str, /) -> Generator[tuple[int, Done]]:
         """Have tasks run: they are sent which shards to read, and read them where they run."""
         if not numbers:
             return
@@ -197,12 +187,7 @@ class DaskEngine:
 
     num_workers: int = 4
 
-    def run(
-        self,
-        task: Callable[[int], Done],
-        numbers: Sequence[int],
-        shown: str,  # noqa: ARG002
-    ) -> Generator[tuple[int, Done]]:
+    def run(self, task: Callable[[int], Done], numbers: Sequence[int], _shown: str, /) -> Generator[tuple[int, Done]]:
         """Have tasks run; one whose worker dies is run again by another."""
         if not numbers:
             return

@@ -60,8 +60,6 @@ class Target(ABC):
         owns: Which names files of such a dataset have; others are not removed.
     """
 
-    # Whether a ledger has to be there before the first file, so that a successor knows what that belongs to.
-    needs_notice: bool
     flushes = True  # whether files in `folder` have to survive a loss of power
 
     def __init__(self, folder: Path, there: Store, made: Store, url: str, entry: str, owns: Owns) -> None:
@@ -129,8 +127,6 @@ class Target(ABC):
 
 class FolderTarget(Target):
     """A folder. The dataset is made in a hidden folder beside it, and renamed when it is whole."""
-
-    needs_notice = False
 
     def __init__(self, folder: Path, entry: str, owns: Owns, *, waits: bool = False) -> None:
         self._final = folder.expanduser().absolute()
@@ -240,8 +236,6 @@ class FilesTarget(Target):
         keeps_local: Whether they stay in the folder.
         is_temporary: Whether the folder goes at the end.
     """
-
-    needs_notice = True
 
     def __init__(
         self,

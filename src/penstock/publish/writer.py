@@ -258,13 +258,7 @@ class Writer:
                     f" shards of {_describe(old)}: use the same format and columns"
                 )
         if layout is not None:
-            self._begin(layout)
-
-    def _begin(self, layout: ShardLayout) -> ShardBuilder:
-        self._shard_layout = layout
-        self._size_limit = layout.size_limit
-        self._num_columns = len(layout.columns)
-        return self._next_builder()
+            self._next_builder(layout)
 
     def _begin_with(self, sample: Sample) -> ShardBuilder:
         if self._is_closed:
@@ -278,7 +272,7 @@ class Writer:
         if not columns:
             raise self._with_number(ColumnTypeError(f"a sample must be a dict of columns, got {sample!r:.100}"))
         self._has_inferred = True
-        return self._begin(self._layout(columns))
+        return self._next_builder(self._layout(columns))
 
     def _check_extra(self, sample: Sample) -> None:
         """Refuse what was not to be left out: columns that the first sample, or the dataset, has not."""
@@ -295,8 +289,9 @@ class Writer:
     def _num_samples(self) -> int:
         return self._num_handed_over + len(self._pending)
 
-    def _next_builder(self) -> ShardBuilder:
-        builder = self._format.builder(self._shard_layout, self._pool)
+    def _next_builder(self, layout: ShardLayout) -> ShardBuilder:
+        self._shard_layout, self._size_limit, self._num_columns = layout, layout.size_limit, len(layout.columns)
+        builder = self._format.builder(layout, self._pool)
         self._overhead = builder.sample_overhead
         self._shard_bytes = builder.num_bytes
         self._hand_over_at = hand_over_at(self._shard_bytes, self._size_limit)
@@ -308,7 +303,7 @@ class Writer:
         cost = len(record) + self._overhead
         if is_full(self._shard_bytes, cost, self._size_limit):
             self._submit(builder)
-            builder = self._next_builder()
+            builder = self._next_builder(self._shard_layout)
         self._hand_over(builder)
         builder.append(record)
         self._num_handed_over += 1
