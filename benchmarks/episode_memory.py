@@ -58,16 +58,16 @@ def read(root: Path, count: int, arguments: dict[str, Any]) -> dict[str, float]:
 def decode(root: Path, num_open: int) -> float:
     """Open so many files and decode random frames, some of each; give the memory that this takes."""
     before = _load()
-    from penstock.episodes.video.pyav import PyavFile, RgbConverter
+    from penstock.episodes.video.pyav import PyavFile, PyavPictures
 
-    paths, rgb, rng = sorted(root.rglob("*.mp4")), RgbConverter(), np.random.default_rng(0)
+    paths, rgb, rng = sorted(root.rglob("*.mp4")), PyavPictures(), np.random.default_rng(0)
     files = [PyavFile(str(paths[number % len(paths)])) for number in range(num_open)]
     for _ in range(_FRAMES_OF_EACH):
         for file in files:
             number = int(rng.integers(len(file.index)))
             for _, make in file.decode(number, number):
                 last = make()
-            rgb.convert(last)
+            rgb.to_rgb(last)
     return private_mb() - before
 
 

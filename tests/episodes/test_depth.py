@@ -17,7 +17,7 @@ from penstock import LeRobotStream, StreamingLeRobotDataset, StreamingLeRobotMix
 from penstock.episodes.info import DepthScale, Feature, parse_feature
 from penstock.episodes.samples import SampleOptions, decode_image, to_picture
 from penstock.episodes.source import image_pixels
-from penstock.episodes.video.pyav import RgbConverter
+from penstock.episodes.video.pyav import PyavPictures
 from penstock.errors import BadIndexError, CorruptShardError
 from tests.episodes.build import CAMERA, Layout, features, write_dataset
 from tests.episodes.clips import SIZE
@@ -114,7 +114,7 @@ def test_what_cannot_be_kept_is_an_error(tmp_path: Path, pixels: str, notes: dic
 @pytest.mark.parametrize("pixels", ["grayf32le", "ya16le"])
 def test_pixels_that_fit_no_integer_are_an_error(pixels: str) -> None:
     with pytest.raises(CorruptShardError, match=rf"format {pixels}, whose bits cannot be kept"):
-        RgbConverter().convert(av.VideoFrame(16, 16, pixels))
+        PyavPictures().to_rgb(av.VideoFrame(16, 16, pixels))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import LeRobotWriter, StreamingLeRobotDataset
 from penstock.episodes.samples import SampleOptions, stack_pictures, to_picture
-from penstock.episodes.video.pyav import FramePacker, RgbConverter
+from penstock.episodes.video.pyav import PyavPictures
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("size", [(64, 48), (66, 50), (34, 18), (24, 40), (33, 47), (8, 2)])
 def test_pixels_are_those_of_pyav(kind: str, size: tuple[int, int]) -> None:
     width, height = size
-    random, rgb = np.random.default_rng(0), RgbConverter()
+    random, rgb = np.random.default_rng(0), PyavPictures()
     for colorspace in (1, 2, 5):
         frame = av.VideoFrame(width, height, kind)
         frame.colorspace, frame.color_range = colorspace, 1
@@ -28,8 +28,8 @@ def test_pixels_are_those_of_pyav(kind: str, size: tuple[int, int]) -> None:
             samples = random.integers(0, 1024, plane.buffer_size // 2, np.uint16)
             plane.update(samples.tobytes() if "10" in kind else random.bytes(plane.buffer_size))
         expected = frame.to_ndarray(format="rgb24")
-        assert np.array_equal(rgb.convert(frame), expected)
-        assert np.array_equal(rgb.convert(FramePacker(0).pack(frame)[0]), expected)
+        assert np.array_equal(rgb.to_rgb(frame), expected)
+        assert np.array_equal(rgb.to_rgb(rgb.pack(frame)[0]), expected)
 
 
 def test_windows_are_the_pictures_one_after_the_other() -> None:

@@ -65,7 +65,7 @@ def check_same(path: Path) -> None:
     """Check that all frames of a file are the same, in random order, and that as many are decoded on the way."""
     backends: list[VideoBackend] = [PyavBackend(), TorchcodecBackend()]
     files = [backend.open(str(path), path.name) for backend in backends]
-    convert = [backend.make_converter() for backend in backends]
+    convert = [backend.make_pictures(0).to_rgb for backend in backends]
     assert len(files[0].index) == len(files[1].index)
     stretches = np.random.default_rng(0).integers(0, len(files[0].index), (20, 2))
     for first, last in np.sort(stretches, axis=1).tolist():
@@ -101,7 +101,10 @@ def test_ten_bits_are_nearly_the_same(tmp_path: Path) -> None:
     write_noise(tmp_path / "a.mp4", "libx264", "yuv420p10le", (128, 96), 12, False)
     one, two = (
         np.stack(
-            [backend.make_converter()(make()) for _, make in backend.open(str(tmp_path / "a.mp4"), "").decode(0, 49)]
+            [
+                backend.make_pictures(0).to_rgb(make())
+                for _, make in backend.open(str(tmp_path / "a.mp4"), "").decode(0, 49)
+            ]
         )
         for backend in (PyavBackend(), TorchcodecBackend())
     )

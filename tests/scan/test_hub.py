@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.files import as_options
+from penstock.cli.datasets import as_options
 from penstock.errors import ConfigError
 from penstock.scan.hub import Subset, choose_files, find_splits, read_subsets
 

@@ -24,7 +24,7 @@ _SPANS = ((86400, "day"), (3600, "hour"), (60, "minute"))
 _MOST_PROCESSES = 8
 
 
-def add_to(commands: Any) -> None:
+def add_cache(commands: Any) -> None:
     """Add the command, and those below it, to a parser."""
     parser = commands.add_parser("cache", help="list, clear, prune or warm the cache of this machine")
     parser.add_argument("--json", action="store_true", help="print JSON")

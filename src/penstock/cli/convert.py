@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.head import describe
+from penstock.cli.datasets import describe
 from penstock.errors import ConfigError, printable
 from penstock.outside_text import Bounded
 from penstock.units import format_bytes, format_count
@@ -18,7 +18,7 @@ _SHARE = Bounded(r"([^=/\\]+)=([0-9.]+)", 256)
 _TASK = Bounded(r"(\d{1,9})/(\d{1,9})", 32)
 
 
-def add_to(commands: Any) -> None:
+def add_convert(commands: Any) -> None:
     """Add the command to a parser."""
     parser = commands.add_parser("convert", help="turn files or a dataset into shards, on one machine or an engine")
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, folder, glob or URL")

@@ -1,4 +1,4 @@
-"""`penstock COMMAND`: each command is one file that parses, calls one function and prints."""
+"""`penstock COMMAND`: each command parses, calls one function and prints."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import sys
 from typing import TYPE_CHECKING
 
 from penstock._version import __version__
-from penstock.cli import cache, convert, head, index, inspect, merge, verify
-from penstock.cli.files import as_options
+from penstock.cli.cache import add_cache
+from penstock.cli.convert import add_convert
+from penstock.cli.datasets import add_head, add_index, add_inspect, add_merge, add_verify, as_options
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = (convert, inspect, head, verify, index, merge, cache)
+_COMMANDS = (add_convert, add_inspect, add_head, add_verify, add_index, add_merge, add_cache)
 _INTERRUPTED = 128 + 2  # what shells expect of a command that ended by Ctrl-C
 
 
@@ -25,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in _COMMANDS:
-        command.add_to(commands)
+    for add in _COMMANDS:
+        add(commands)
     options = parser.parse_args(arguments)
     try:
         status: int = options.run(options)

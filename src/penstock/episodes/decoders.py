@@ -80,8 +80,7 @@ class Videos:
         self._kept = FrameCache(frame_cache_bytes)
         self._wanted = WantedFrames()
         self._failed: set[ClipKey] = set()  # by threads: whoever reads them is told
-        self._packer = backend.make_packer(frame_cache_bytes)
-        self._to_rgb = backend.make_converter()
+        self._pictures = backend.make_pictures(frame_cache_bytes)
         self._rgb_lock = threading.Lock()
         self._changed = threading.Condition()  # guards all of the above, and the open files
         self._open = OpenClips(locator, backend, max_open, self._changed, row)
@@ -123,7 +122,7 @@ class Videos:
             raise
         with self._changed:
             self._start_threads()
-        pictures = self._pictures(clip, [found[number] for number in wanted.tolist()])
+        pictures = self._as_rgb(clip, [found[number] for number in wanted.tolist()])
         self._row.add({"frames_used": len(wanted), "decode_ns": perf_counter_ns() - begun_ns})
         return DecodedFrames(pictures, places.reshape(-1))
 
@@ -139,7 +138,7 @@ class Videos:
             self._changed.wait_for(lambda: not self._threads)
             self._open.close()
             self._kept.clear()
-            self._packer.clear()
+            self._pictures.clear()
             self._is_closing = False
 
     # --- Frames -------------------------------------------------------------------------------------------------
@@ -208,7 +207,7 @@ class Videos:
                 else:
                     self._kept.drop((clip, number - held.first))
             if self._wanted.is_done:  # a pass is over: others may need the memory
-                self._packer.clear()
+                self._pictures.clear()
 
     def _decode(
         self, clip: ClipKey, held: OpenClip, group: Int64Array, found: dict[int, Any], least_until: float = 0
@@ -234,7 +233,7 @@ class Videos:
             num_decoded += 1
             place = clip, number - held.first
             if number in found:  # a decoder that goes on would have memory for another one
-                found[number] = self._packer.pack(make())[0] if number < last else make()
+                found[number] = self._pictures.pack(make())[0] if number < last else make()
             elif self._is_surplus_kept(place, until):
                 frame = make()
                 with self._changed:
@@ -250,7 +249,7 @@ class Videos:
             return place not in self._kept and self._kept.would_keep(use)
 
     def _keep(self, place: tuple[ClipKey, int], frame: Any, use: float) -> None:
-        self._kept.put(place, *self._packer.pack(frame), use)
+        self._kept.put(place, *self._pictures.pack(frame), use)
 
     def _until(self, clip: ClipKey, held: OpenClip, group: Int64Array, least_until: float) -> float:
         """Return up to which sample frames of a group are kept that is decoded now."""
@@ -307,9 +306,9 @@ class Videos:
         numbers = range(int(index.keyframes[keyframe]), self._end_of_group(index, keyframe))
         return all(self._is_worth(clip, held, number, until) for number in numbers)
 
-    def _pictures(self, clip: ClipKey, frames: list[Any]) -> list[npt.NDArray[np.uint8]]:
+    def _as_rgb(self, clip: ClipKey, frames: list[Any]) -> list[npt.NDArray[np.uint8]]:
         with self._rgb_lock:
-            pictures = [self._to_rgb(frame) for frame in frames]
+            pictures = [self._pictures.to_rgb(frame) for frame in frames]
         if len({picture.shape for picture in pictures}) > 1:
             name = self._locator.name(clip)
             raise CorruptShardError(f"{name} has frames of different sizes", file=name)

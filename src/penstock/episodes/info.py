@@ -155,13 +155,20 @@ def parse_info(data: bytes, where: str) -> DatasetInfo:
     data_path, video_path = DEFAULT_PATHS[version[0]]
     if "video_path" in raw:
         video_path = raw["video_path"]
+    fps, chunks_size, features = raw.get("fps"), raw.get("chunks_size", 1000), raw.get("features")
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1e6:
+        raise BadIndexError(f"{where} has fps={fps!r}: it must be a positive number", file=where)
+    if isinstance(chunks_size, bool) or not isinstance(chunks_size, int) or chunks_size < 1:
+        raise BadIndexError(f"{where} has chunks_size={chunks_size!r}: it must be 1 or more", file=where)
+    if not isinstance(features, dict) or not features:
+        raise BadIndexError(f"{where} declares no features", file=where)
     return DatasetInfo(
         version=version,
-        fps=_parse_fps(raw.get("fps"), where),
-        schema=_parse_features(raw.get("features"), where),
+        fps=fps,
+        schema={key: parse_feature(key, schema, where) for key, schema in features.items()},
         data_path=str(raw.get("data_path") or data_path),
         video_path=None if video_path is None else str(video_path),
-        chunks_size=_parse_chunks_size(raw.get("chunks_size", 1000), where),
+        chunks_size=chunks_size,
         info=raw,
     )
 
@@ -203,24 +210,6 @@ def _parse_version(given: Any, where: str) -> tuple[int, int]:
             file=where,
         )
     return version
-
-
-def _parse_fps(given: Any, where: str) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 1e6:
-        raise BadIndexError(f"{where} has fps={given!r}: it must be a positive number", file=where)
-    return given
-
-
-def _parse_chunks_size(given: Any, where: str) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise BadIndexError(f"{where} has chunks_size={given!r}: it must be 1 or more", file=where)
-    return given
-
-
-def _parse_features(given: Any, where: str) -> dict[str, Feature]:
-    if not isinstance(given, dict) or not given:
-        raise BadIndexError(f"{where} declares no features", file=where)
-    return {key: parse_feature(key, schema, where) for key, schema in given.items()}
 
 
 def parse_feature(key: str, schema: Any, where: str) -> Feature:

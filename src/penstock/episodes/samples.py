@@ -154,10 +154,3 @@ def decode_image(value: Mapping[str, Any], where: str) -> npt.NDArray[Any]:
     if pixels.itemsize > 2:
         raise CorruptShardError(f"{where} has an image of 32 bits a pixel, which cannot be kept")
     return pixels
-
-
-def task_of(tasks: Mapping[int, str], number: int, where: str) -> str:
-    """Name a task by its number."""
-    if number not in tasks:
-        raise CorruptShardError(f"{where} has the task {number}, which the dataset does not name", task=number)
-    return tasks[number]

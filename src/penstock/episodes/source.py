@@ -17,7 +17,6 @@ from penstock.episodes.samples import (
     as_array,
     decode_image,
     stack_pictures,
-    task_of,
     to_picture,
     to_tensor,
     window_of,
@@ -251,7 +250,10 @@ class _EpisodeReader(FunctionReader):
                 sample[f"{key}_is_pad"] = to_tensor(is_pad)
         numbers = columns["task_index"][np.searchsorted(at_hand, frames)].tolist()
         for sample, number in zip(samples, numbers, strict=True):
-            sample["task"] = task_of(self._meta.tasks, number, self._where)
+            if number not in self._meta.tasks:
+                text = f"{self._where} has the task {number}, which the dataset does not name"
+                raise CorruptShardError(text, task=number)
+            sample["task"] = self._meta.tasks[number]
         return samples
 
     def _rows_for(self, frames: Int64Array, windows: Mapping[str, Window]) -> tuple[Int64Array, dict[str, Any]]:

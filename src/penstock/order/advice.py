@@ -114,7 +114,8 @@ def _how_to_shuffle_better(plan: StreamPlan, world: World, room: CacheRoom | Non
     enough = min(_FEW_SHARDS, _count_shards(plan))
     block_size = 1
     while (better := _with_block(plan, world, block_size)).shards_open < enough:
-        block_size = _rounded_up(2 * block_size)
+        unit = _two_digits_unit(2 * block_size)
+        block_size = -(-2 * block_size // unit) * unit
     if room is None or room.holds(better):
         return f"set shuffle_block_size={block_size} or more"
     needed = round_up_bytes(room.needed_by(better))
@@ -155,7 +156,9 @@ def _how_to_need_less(
             f", or set shuffle_block_size={block_size}, which shuffles among {fits.shards_open} of"
             f" {_count_shards(plan)} shards at a time"
         )
-    if plan.options.shuffle and room.holds(_unshuffled(plan, world)):
+    # Without shuffling, one shard of each stream is open in each lane.
+    unshuffled = _footprint(plan, world, plan.options.num_canonical_nodes or 1, len(plan.streams))
+    if plan.options.shuffle and room.holds(unshuffled):
         return ", or leave out shuffle=True: this limit has room for too few shards to shuffle among"
     return "; this limit is too small for these shards in any order"
 
@@ -171,7 +174,7 @@ def largest_block_that_fits(plan: StreamPlan, world: World, room: CacheRoom) -> 
             fits = middle
         else:
             too_large = middle
-    return _rounded_down(fits) or None
+    return fits // _two_digits_unit(fits) * _two_digits_unit(fits) or None
 
 
 def _with_block(plan: StreamPlan, world: World, block_size: int) -> Footprint:
@@ -180,19 +183,9 @@ def _with_block(plan: StreamPlan, world: World, block_size: int) -> Footprint:
     return measure_footprint(plan, world, windows)
 
 
-def _unshuffled(plan: StreamPlan, world: World) -> Footprint:
-    """Measure what would be open without shuffling: one shard of each stream in each lane."""
-    return _footprint(plan, world, plan.options.num_canonical_nodes or 1, len(plan.streams))
-
-
-def _rounded_down(number: int) -> int:
+def _two_digits_unit(number: int) -> int:
     unit: int = 10 ** max(0, len(str(number)) - 2)
-    return number // unit * unit
-
-
-def _rounded_up(number: int) -> int:
-    unit: int = 10 ** max(0, len(str(number)) - 2)
-    return -(-number // unit) * unit
+    return unit
 
 
 def _count_shards(plan: StreamPlan) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from penstock.order.keys import hash_key
 from penstock.order.lru import LRU
 from penstock.order.mix import Segment, Version
 from penstock.order.mixed import MIX_ROWS, MixedOrder, UnitOrder, Units
-from penstock.order.options import default_lanes, default_window, window_of_block
+from penstock.order.options import default_lanes
 from penstock.order.plan import first_uses
 from penstock.order.schedule import MixSchedule
 from penstock.order.sequential import EndToEnd
@@ -33,17 +33,7 @@ if TYPE_CHECKING:
     from penstock.types import Int64Array
 
 
-class EpochOrder(Protocol):
-    """Positions of an epoch → ids, over all streams."""
-
-    def size(self, epoch: int) -> int:
-        """Count the positions of an epoch."""
-
-    def ids(self, epoch: int, positions: range) -> Int64Array:
-        """Return the ids at evenly spaced positions of an epoch; −1 for those of a stream that is gone."""
-
-    def taken(self, epoch: int, versions: Sequence[Version], position: int) -> dict[str, int]:
-        """Count what each stream gives before a position or unit, if an epoch is planned like this."""
+EpochOrder: TypeAlias = MixedOrder | UnitOrder | EndToEnd  # positions of an epoch → ids, over all streams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +238,9 @@ class StreamPlan:
             options=options,
             mix=make_mix(streams, options),
             num_lanes=lanes,
-            windows={stream.name: choose_window(stream, options, lanes, len(streams)) for stream in streams},
+            windows={
+                stream.name: stream.choose_window(options.shuffle_block_size, lanes, len(streams)) for stream in streams
+            },
         )
 
     def __post_init__(self) -> None:
@@ -508,12 +500,3 @@ def check_schedule(schedule: MixSchedule, streams: Sequence[StreamShards]) -> No
             raise ConfigError(
                 f"stream {stream.name!r} is empty, but the schedule gives it a share: set its proportion to 0"
             )
-
-
-def choose_window(stream: StreamShards, options: OrderOptions, num_lanes: int, num_streams: int) -> int:
-    """Fix how many shards of a stream each lane keeps open."""
-    if stream.window is not None:
-        return stream.window
-    if options.shuffle_block_size is not None:
-        return window_of_block(stream.lengths, options.shuffle_block_size)
-    return default_window(stream.lengths, num_lanes, num_streams, stream.sizes)

@@ -50,6 +50,14 @@ class StreamShards:
         """Count the samples of one pass."""
         return int(self.lengths.sum())
 
+    def choose_window(self, block_size: int | None, num_lanes: int, num_streams: int) -> int:
+        """Choose how many shards of it each lane keeps open."""
+        if self.window is not None:
+            return self.window
+        if block_size is not None:
+            return window_of_block(self.lengths, block_size)
+        return default_window(self.lengths, num_lanes, num_streams, self.sizes)
+
     @property
     def fingerprint(self) -> str:
         """Name the shard lengths, and the files if they count: others are other data."""
@@ -141,18 +149,14 @@ def default_window(lengths: Int64Array, num_lanes: int, num_streams: int, sizes:
 
     Where sizes count, it is fewer if these would take too much room.
     """
-    window = _default_window(lengths, num_lanes, num_streams)
+    window = max(_MIN_WINDOW, _SHARDS_OPEN // num_lanes)
+    if (samples := _mean_length(lengths)) * window < _MIN_WINDOW_SAMPLES:
+        window = min(_MAX_WINDOW, -(-_MIN_WINDOW_SAMPLES // samples))
+    window = max(_MIN_WINDOW // 2, -(-window // num_streams))
     if sizes is None:
         return window
     room = _BYTES_OPEN // (num_lanes * num_streams * _mean_size(sizes))
     return min(window, max(_MIN_WINDOW // 2, room))
-
-
-def _default_window(lengths: Int64Array, num_lanes: int, num_streams: int) -> int:
-    window = max(_MIN_WINDOW, _SHARDS_OPEN // num_lanes)
-    if (samples := _mean_length(lengths)) * window < _MIN_WINDOW_SAMPLES:
-        window = min(_MAX_WINDOW, -(-_MIN_WINDOW_SAMPLES // samples))
-    return max(_MIN_WINDOW // 2, -(-window // num_streams))
 
 
 def window_of_block(lengths: Int64Array, block_size: int) -> int:

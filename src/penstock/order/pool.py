@@ -146,18 +146,15 @@ class KeyframeOrder(_EpisodeOrder):
         layout = self._layout(epoch, pass_id)
 
         def chunk_at(lane: int, place: int) -> Chunk:
-            window = place // (self._slots * SLICE)
-            window = min(window, self._slot_length(lane) // SLICE)
+            # The shorter slots of a lane have so many samples, the others one more.
+            slot_length = lane_length(self.num_samples, self.num_lanes, lane) // self._slots
+            window = min(place // (self._slots * SLICE), slot_length // SLICE)
             ids = self._windows(
                 (epoch, pass_id, lane, window), lambda: self._shuffle(layout, epoch, pass_id, lane, window)
             )
             return window * self._slots * SLICE, ids
 
         return read_lanes(positions, self.num_lanes, chunk_at)
-
-    def _slot_length(self, lane: int) -> int:
-        """Count the samples of the shorter slots of a lane; the others have one more."""
-        return lane_length(self.num_samples, self.num_lanes, lane) // self._slots
 
     def _first_shards(self) -> Int64Array:
         count = len(self._filled)

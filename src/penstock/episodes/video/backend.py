@@ -45,11 +45,15 @@ class VideoFile(Protocol):
         ...
 
 
-class FramePacker(Protocol):
-    """Turns frames into those that are kept. Safe for threads."""
+class Pictures(Protocol):
+    """Keeps frames in a form of its own, and turns them into pictures; for one process."""
 
     def pack(self, frame: Any) -> tuple[Any, int]:
         """Return a frame, packed or not, as it is kept, in memory of its own, and how many bytes that takes."""
+        ...
+
+    def to_rgb(self, frame: Any) -> npt.NDArray[Any]:
+        """Return a frame, packed or not, as RGB, or uint16 if it is deep gray, colors last.."""
         ...
 
     def clear(self) -> None:
@@ -69,12 +73,8 @@ class VideoBackend(Protocol):
         """Open a file; `name` is what errors call it."""
         ...
 
-    def make_packer(self, limit_bytes: int) -> FramePacker:
-        """Return what turns frames into those that are kept, which take so much memory at most, for one process."""
-        ...
-
-    def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:
-        """Return a function that turns a frame, packed or not, into RGB, or uint16 if it is deep gray, colors last."""
+    def make_pictures(self, limit_bytes: int) -> Pictures:
+        """Return what keeps frames, which take so much memory at most."""
         ...
 
 

@@ -36,13 +36,9 @@ class PyavBackend:
         """Open a file."""
         return PyavFile(path, name)
 
-    def make_packer(self, limit_bytes: int) -> FramePacker:
-        """Return what turns frames into those that are kept."""
-        return FramePacker(limit_bytes)
-
-    def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:
-        """Return a function that turns frames into RGB."""
-        return RgbConverter().convert
+    def make_pictures(self, limit_bytes: int) -> PyavPictures:
+        """Return what keeps frames, and turns them into RGB."""
+        return PyavPictures(limit_bytes)
 
 
 def _made(frame: Any) -> Any:
@@ -179,15 +175,29 @@ _NOT_KEPT = ("grayf", "ya16", "yaf")  # numbers with a point, or a second channe
 _PLACES = (1, 2, 0)  # of green, blue and red, as FFmpeg has them, in RGB
 
 
-class RgbConverter:
-    """Turns decoded frames into RGB, one thread at a time. Frames that did it themselves would start threads each."""
+class PyavPictures:
+    """Copies decoded frames into memory of their own, and turns them into RGB, one thread at a time.
 
-    def __init__(self) -> None:
+    A decoder never frees the memory of a frame that was let go of: it has it ready for others, as many as it once had
+    out at a time. And frames that turned themselves into RGB would start threads each.
+    """
+
+    def __init__(self, limit_bytes: int = 0) -> None:
+        self._pages = PicturePages(limit_bytes)
         reformatter = require("av.video.reformatter", extra="video", purpose=PURPOSE)
         self._reformatter = reformatter.VideoReformatter()
         self._is_by_color: dict[Hashable, bool] = {}  # by kind of frame
 
-    def convert(self, frame: Any) -> npt.NDArray[Any]:
+    def pack(self, frame: Any) -> tuple[PackedFrame, int]:
+        """Return a frame as it is kept, and how many bytes that takes; for any thread."""
+        packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame, self._pages)
+        return packed, packed.num_bytes
+
+    def clear(self) -> None:
+        """Release the memory that lies ready for other frames."""
+        self._pages.clear()
+
+    def to_rgb(self, frame: Any) -> npt.NDArray[Any]:
         """Return a frame as height, width, 3, in memory of its own, colors maybe apart; deep gray has one channel."""
         if isinstance(frame, PackedFrame):
             frame = frame.unpack()
@@ -241,26 +251,6 @@ def _noise_like(frame: Any) -> Any:
 _HALF_COLORS = ("yuv420p", "yuvj420p")  # two of three colors have a quarter of the pixels
 _PACKED = frozenset([*_HALF_COLORS, "yuv422p", "yuvj422p", "yuv444p", "yuvj444p"])  # a byte for each pixel of a color
 _COLORS = ("colorspace", "color_range", "color_primaries", "color_trc")
-
-
-class FramePacker:
-    """Copies decoded frames into memory of their own.
-
-    A decoder never frees the memory of a frame that was let go of: it has it ready for others, as many as it once had
-    out at a time.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._pages = PicturePages(limit_bytes)
-
-    def pack(self, frame: Any) -> tuple[PackedFrame, int]:
-        """Return a frame as it is kept, and how many bytes that takes."""
-        packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame, self._pages)
-        return packed, packed.num_bytes
-
-    def clear(self) -> None:
-        """Release the memory that lies ready for other frames."""
-        self._pages.clear()
 
 
 def _lines_of(plane: Any) -> npt.NDArray[np.uint8]:

@@ -35,32 +35,24 @@ class TorchcodecBackend:
         """Open a file."""
         return TorchcodecFile(path, name)
 
-    def make_packer(self, limit_bytes: int) -> _AsItIs:  # noqa: ARG002
-        """Return what keeps frames as they are: each has memory of its own."""
-        return _AsItIs()
-
-    def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:
-        """Return frames as they are."""
-        return _as_it_is
+    def make_pictures(self, limit_bytes: int) -> _AsTheyCome:  # noqa: ARG002
+        """Return what keeps frames as they are: each has memory of its own, and is RGB."""
+        return _AsTheyCome()
 
 
 def _decoder_class() -> Any:
     return require("torchcodec.decoders", extra="torchcodec", purpose=PURPOSE, needs=_NEEDS).VideoDecoder
 
 
-def _as_it_is(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    return frame
-
-
-class _AsItIs:
-    """Keeps frames as they come."""
-
+class _AsTheyCome:
     def pack(self, frame: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], int]:
-        """Return a frame, and how many bytes it takes."""
         return frame, frame.nbytes
 
+    def to_rgb(self, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return frame
+
     def clear(self) -> None:
-        """Do nothing: no memory lies ready."""
+        pass  # no memory lies ready
 
 
 class TorchcodecFile:

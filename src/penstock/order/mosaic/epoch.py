@@ -7,7 +7,6 @@ order of nodes, then ranks, then slots. -1 marks an empty slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,13 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.order.mosaic.ids import EMPTY, IdArray, look_up
 from penstock.order.mosaic.partition import Cluster, deal, dealing_cluster, even_out, list_positions
-from penstock.order.mosaic.rules import MosaicRules
-from penstock.order.mosaic.sampling import SamplingRule, Shards, resample
+from penstock.order.mosaic.sampling import Shards, resample
 from penstock.order.mosaic.shuffle import ShuffleRule, shuffle_algorithm
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.order.mosaic.rules import MosaicRules
     from penstock.order.mosaic.sampling import StreamShare
 
 
@@ -39,14 +40,8 @@ def list_ids(
     sampled = resample(
         [stream.shards for stream in streams],
         [stream.share.choose for stream in streams],
-        SamplingRule(
-            seed=rules.shuffle_seed,
-            epoch=epoch,
-            granularity=rules.sampling_granularity,
-            is_balanced=rules.sampling_method == "balanced",
-            is_shuffled=rules.shuffle_algo is not None,
-            is_release_0_5=rules.is_release_0_5,
-        ),
+        rules,
+        epoch,
     )
     order = None
     if rules.shuffle_algo is not None:
@@ -67,18 +62,6 @@ def list_ids(
         is_release_0_5=rules.is_release_0_5,
     )
     return look_up(listed, order, sampled.ids)
-
-
-RowsOfEpoch = Callable[[Sequence[WeightedStream], MosaicRules, int, Cluster], IdArray]
-
-
-def rows_by_method(method: str) -> RowsOfEpoch:
-    """Find the function that lays out an epoch for a batching method other than `random`."""
-    return {
-        "stratified": stratified_rows,
-        "per_stream": per_stream_rows,
-        "device_per_stream": device_per_stream_rows,
-    }[method]
 
 
 def stratified_rows(streams: Sequence[WeightedStream], rules: MosaicRules, epoch: int, cluster: Cluster) -> IdArray:
@@ -168,8 +151,7 @@ def _full_rows(rows: IdArray, stream_id: int, kind: str) -> IdArray:
 
 
 def _generator_of_origins(rules: MosaicRules, epoch: int) -> np.random.Generator:
-    draws_anew = rules.shuffle_algo is not None and rules.sampling_method == "balanced"
-    return np.random.default_rng(rules.shuffle_seed + epoch if draws_anew else rules.shuffle_seed)
+    return np.random.default_rng(rules.shuffle_seed + epoch if rules.draws_anew else rules.shuffle_seed)
 
 
 def _interleave(rows_of_streams: Sequence[IdArray], draws: np.random.Generator) -> IdArray:
@@ -194,3 +176,11 @@ def _join_nodes(rows_of_nodes: Sequence[IdArray], cluster: Cluster) -> IdArray:
     for node, rows in enumerate(rows_of_nodes):
         joined[: len(rows), node] = rows
     return joined.reshape(-1, cluster.global_batch_size)
+
+
+# For each batching method other than `random`, what lays out an epoch.
+ROWS_BY_METHOD: dict[str, Callable[[Sequence[WeightedStream], MosaicRules, int, Cluster], IdArray]] = {
+    "stratified": stratified_rows,
+    "per_stream": per_stream_rows,
+    "device_per_stream": device_per_stream_rows,
+}

@@ -13,7 +13,7 @@ from penstock.errors import ConfigError
 from penstock.order.cursor import STATE_VERSION
 from penstock.order.id_spans import IdSpans
 from penstock.order.lru import LRU
-from penstock.order.mosaic.epoch import WeightedStream, list_ids, rows_by_method
+from penstock.order.mosaic.epoch import ROWS_BY_METHOD, WeightedStream, list_ids
 from penstock.order.mosaic.ids import EMPTY, IdArray
 from penstock.order.mosaic.partition import Cluster, EpochBatches, check_dropped, deal, dealing_cluster
 from penstock.order.mosaic.rules import MosaicState
@@ -222,7 +222,7 @@ class MosaicPlan:
     def _cut_rows(self, at: Cursor, cluster: Cluster) -> EpochBatches:
         rows = self.compute_once(
             self._name_array(at.epoch, "-".join(map(str, (*cluster.shape, self.rules.initial_nodes or 0)))),
-            lambda: rows_by_method(self.rules.batching_method)(self.streams, self.rules, at.epoch, cluster),
+            lambda: ROWS_BY_METHOD[self.rules.batching_method](self.streams, self.rules, at.epoch, cluster),
         )
         num_rows, rest = divmod(at.position, cluster.global_batch_size)
         if rest:

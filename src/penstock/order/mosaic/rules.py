@@ -122,6 +122,11 @@ class MosaicRules:
     initial_nodes: int | None = None
 
     @property
+    def draws_anew(self) -> bool:
+        """Return whether each epoch draws other samples of each shard."""
+        return self.shuffle_algo is not None and self.sampling_method == "balanced"
+
+    @property
     def block_size(self) -> int:
         """Return the number of samples within which blockwise algorithms shuffle."""
         if self.shuffle_block_size is not None:

@@ -15,6 +15,7 @@ from penstock.order.weights import StreamWeight
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.order.mosaic.rules import MosaicRules
     from penstock.types import Int64Array
 
 
@@ -137,23 +138,6 @@ class Sampled:
         return int(self.units.sum())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingRule:
-    """The settings that decide which samples an epoch takes."""
-
-    seed: int
-    epoch: int
-    granularity: int = 1
-    is_balanced: bool = True
-    is_shuffled: bool = True
-    is_release_0_5: bool = False
-
-    @property
-    def draws_anew(self) -> bool:
-        """Return whether the counts per shard are drawn anew each epoch."""
-        return self.is_balanced and self.is_shuffled
-
-
 def lay_shards(shard_sizes: Sequence[Sequence[int]]) -> tuple[Shards, ...]:
     """Number the samples through all shards of all streams in order."""
     streams = []
@@ -166,16 +150,23 @@ def lay_shards(shard_sizes: Sequence[Sequence[int]]) -> tuple[Shards, ...]:
     return tuple(streams)
 
 
-def resample(streams: Sequence[Shards], choose: Sequence[int], rule: SamplingRule) -> Sampled:
+def resample(streams: Sequence[Shards], choose: Sequence[int], rules: MosaicRules, epoch: int) -> Sampled:
     """Draw the epoch's samples of these streams, one stream after the other."""
     if all(chosen == shards.num_samples for shards, chosen in zip(streams, choose, strict=True)):
         return _take_everything(streams)
-    draws = np.random.default_rng(rule.seed + rule.epoch if rule.is_balanced else rule.seed)
+    is_balanced, seed = rules.sampling_method == "balanced", rules.shuffle_seed
+    draws = np.random.default_rng(seed + epoch if is_balanced else seed)
     ids = np.empty(sum(choose), dtype_for(max(shards.end_id for shards in streams)))
     units: list[int] = []
     begin = 0
     for shards, chosen in zip(streams, choose, strict=True):
-        counts = _count_per_shard(shards.sizes, chosen, rule, draws)
+        if rules.is_release_0_5:
+            counts = _count_per_shard_0_5(shards.sizes, chosen, draws)
+        else:
+            granularity, anew = rules.sampling_granularity, rules.draws_anew
+            counts = choose_per_shard(
+                shards.sizes, chosen, granularity=granularity, seed=seed, epoch=epoch, draws_anew=anew
+            )
         for size, first_id, count in zip(
             shards.sizes.tolist(), shards.first_ids.tolist(), counts.tolist(), strict=True
         ):
@@ -236,14 +227,6 @@ def _take_everything(streams: Sequence[Shards]) -> Sampled:
         end = begin + int(units.sum())
         ids = np.arange(begin, end, dtype=dtype_for(end))
     return Sampled(units=units[units > 0], ids=ids)
-
-
-def _count_per_shard(sizes: Int64Array, choose: int, rule: SamplingRule, draws: np.random.Generator) -> Int64Array:
-    if rule.is_release_0_5:
-        return _count_per_shard_0_5(sizes, choose, draws)
-    return choose_per_shard(
-        sizes, choose, granularity=rule.granularity, seed=rule.seed, epoch=rule.epoch, draws_anew=rule.draws_anew
-    )
 
 
 def _count_per_shard_0_5(sizes: Int64Array, choose: int, draws: np.random.Generator) -> Int64Array:
