@@ -26,7 +26,7 @@ from penstock.publish.engines import DaskEngine
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.conversion.converting import ConvertReport
+    from penstock.conversion.plan import ConvertReport
 
 NUM_ROWS = 400
 SMALL: dict[str, Any] = {"size_limit": "4kb", "task_size": "2kb", "progress": False}

@@ -31,9 +31,9 @@ from penstock import (
 )
 from penstock.errors import CacheError, ColumnTypeError, ConfigError, EmptyDatasetError, ExtraColumnError
 from penstock.pipeline.caching import BackgroundBuild, CachedShardedSource, follow_plan
-from penstock.pipeline.cutting import plan_cuts
 from penstock.publish.engines import ProcessPool, ThisProcess
 from penstock.publish.materialise import PartDone, PartsTarget, materialise
+from penstock.sources.cutting import plan_cuts
 from penstock.sources.tokens.source import TokenizeTransform
 from tests.pipeline.deadly import Deadly
 from tests.pipeline.texts import same, settings
@@ -475,3 +475,15 @@ def test_a_cache_in_a_bucket(data: Path, moto: S3Server) -> None:
     urls = {each.place for each in make().get_data().values()}
     assert sum(len(StreamingDataset(remote=url, storage_options=moto.options, batch_size=8)) for url in urls) == 400
     assert same(list(make(disk_cache_expiry=1e-9, wait=False).build()), plain)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_cache_of_one_large_file_has_many_parts(data: Path, tmp_path: Path, workers: int) -> None:
+    lines = [json.dumps({"text": f"w{n % 60} " * (n % 40)}) for n in range(2000)]
+    (data / "web-0.jsonl").write_text("\n".join(lines))
+    cache = {"cache_dir": str(tmp_path / "cache"), "part_size": 20_000, "max_shard_size": 8_000, "num_workers": workers}
+    config = settings(data, cache=cache)
+    plain = list(Pipeline.from_config(config).source().tokenize().build())
+    source = Pipeline.from_config(config).source().tokenize().cache().build()
+    assert same(list(source), plain)
+    assert len(source.shard_names) > 8  # type: ignore[union-attr]

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.conversion.converting import ConvertOptions as ConvertOptions
-    from penstock.conversion.converting import ConvertReport as ConvertReport
     from penstock.conversion.converting import convert as convert
+    from penstock.conversion.plan import ConvertReport as ConvertReport
     from penstock.conversion.spark import dataframe_to_mds as dataframe_to_mds
     from penstock.conversion.spark import infer_dataframe_schema as infer_dataframe_schema
     from penstock.publish.engines import DaskEngine as DaskEngine

@@ -1,25 +1,19 @@
-"""What people convert, as a source: files of every kind, datasets, tables, iterables, and functions that give some."""
+"""Tables, iterables and functions that give samples, as sources."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from penstock.cache.proxied import open_proxied
-from penstock.errors import ConfigError, NoReadableFilesError, ObjectNotFoundError
-from penstock.index.paths import INDEX_NAME
-from penstock.pipeline.config import DatasetConfig
-from penstock.pipeline.stages import create_source
-from penstock.sources.base import ShardedSource, as_source
+from penstock.errors import ConfigError
+from penstock.sources.base import ShardedSource
 from penstock.sources.code_digest import digest_code, name_of
 from penstock.sources.shard_info import ShardInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.reading.source import CodeDigest
     from penstock.types import Sample
@@ -27,63 +21,12 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 1024
 _REPLAYED_ROWS = 4096
 _ROWS_OF_SHARD = 1 << 16  # of a table, so that several workers can share it
-_ARCHIVES = (".tar", ".tar.gz", ".tgz")
-
-
-def source_of(
-    inputs: Any, file_format: str | None = None, storage_options: Mapping[str, Any] | None = None
-) -> ShardedSource:
-    """Return what has the rows of anything that can be converted."""
-    if isinstance(inputs, ShardedSource) or hasattr(inputs, "as_source"):
-        return as_source(inputs)
-    if callable(inputs):
-        return FunctionsSource([inputs])
-    names = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
-    if isinstance(names, list | tuple) and names:
-        if all(isinstance(name, str | os.PathLike) for name in names):
-            return _stored([os.fspath(name) for name in names], file_format, storage_options)
-        if all(callable(each) for each in names):
-            return FunctionsSource(names)
-    table = _as_table(inputs)
-    if table is not None:
-        return table
-    if isinstance(inputs, Iterable) and not isinstance(inputs, bytes | dict):
-        return FunctionsSource([_Replayed(inputs) if iter(inputs) is inputs else inputs.__iter__], fingerprint=None)
-    raise ConfigError(
-        f"cannot convert a {type(inputs).__name__}: pass files, a source or dataset, a table, an iterable of samples,"
-        " or functions that return one"
-    )
-
-
-def _stored(names: list[str], file_format: str | None, options: Mapping[str, Any] | None) -> ShardedSource:
-    """Open files, or a dataset with an index."""
-    is_archive = file_format == "webdataset" or any(name.endswith(_ARCHIVES) for name in names)
-    if is_archive or (len(names) == 1 and file_format in (None, "mds") and _has_index(names[0], options)):
-        from penstock.data.dataset import StreamingDataset  # it loads torch, if that is installed
-
-        given: Any = names[0] if len(names) == 1 else names
-        return StreamingDataset(remote=given, shuffle=False, storage_options=options).as_source()
-    try:
-        return create_source(DatasetConfig(data_files=names, type=file_format), options)  # type: ignore[arg-type]
-    except NoReadableFilesError as error:
-        raise NoReadableFilesError(f"{error.message}, nor is there an {INDEX_NAME}", **error.facts) from error
-
-
-def _has_index(name: str, options: Mapping[str, Any] | None) -> bool:
-    if any(character in name for character in "*?[") or name.startswith("hf:"):
-        return False
-    store = open_proxied(name, options)
-    try:
-        store.stat(INDEX_NAME)
-    except (ObjectNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 # --- Tables ---
 
 
-def _as_table(inputs: Any) -> TableSource | None:
+def as_table(inputs: Any) -> TableSource | None:
     """Return the rows of a table of a library of the field; None: it is none."""
     home = type(inputs).__module__.partition(".")[0]
     if home == "datasets" and hasattr(inputs, "column_names") and hasattr(inputs, "__len__"):
@@ -189,13 +132,14 @@ class FunctionsSource(ShardedSource):
         return islice(self._functions[self.shard_number(shard_name)](), row, None)
 
 
-class _Replayed:
+class Replayed:
     """An iterator whose first samples can be read again, to learn columns from them; the others only once."""
 
     def __init__(self, samples: Iterator[Sample]) -> None:
         self._samples, self._first, self._is_over = samples, [], False  # type: ignore[var-annotated]
 
     def __call__(self) -> Iterator[Sample]:
+        """Yield all samples; only once if there are many."""
         if self._is_over:
             raise ConfigError("an iterator can be read only once: pass a function that returns a new one, or a list")
         yield from self._first

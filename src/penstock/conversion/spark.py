@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.conversion.converting import ConvertTarget
+from penstock.conversion.tasks import ConvertTarget
 from penstock.errors import BadSampleError, ConfigError
 from penstock.publish.dataset_writer import SaveSettings
 from penstock.publish.materialise import PLAN_NAME

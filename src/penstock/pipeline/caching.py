@@ -22,7 +22,6 @@ from penstock.data.local import LocalDataset
 from penstock.errors import BadSampleError, CacheError, ConfigError, EmptyDatasetError
 from penstock.interrupts import WaitingFor
 from penstock.order.lru import LRU
-from penstock.pipeline.cutting import Cut, CutSource, find_cuts, plan_cuts
 from penstock.pipeline.stages import BaseStage, hold_in_memory, storage_options
 from penstock.publish.dataset_writer import MANIFEST_NAME, SaveSettings
 from penstock.publish.engines import ProcessPool, RayEngine, ThisProcess
@@ -32,6 +31,7 @@ from penstock.publish.sizes import PROBE_ROWS
 from penstock.sources.base import ShardedSource, TransformedShardedSource
 from penstock.sources.code_digest import why_none, with_code
 from penstock.sources.composite import LimitedShardedSource
+from penstock.sources.cutting import Cut, CutSource, find_cuts, plan_cuts
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.hub import HuggingFaceShardedSource
 from penstock.sources.iterators import RowStage

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError
 from penstock.pipeline.config import SourceStageConfig
 from penstock.pipeline.observing import Observer
-from penstock.scan.detect import kind_of_name
-from penstock.scan.patterns import is_list, split_suffix
+from penstock.scan.patterns import is_list
 from penstock.sources.composite import CompositeShardedSource, LimitedShardedSource
-from penstock.sources.files.columnar_sources import ArrowShardedSource, ParquetShardedSource
-from penstock.sources.files.found import FoundFiles, find_files
 from penstock.sources.files.hub import HuggingFaceShardedSource
-from penstock.sources.files.text_sources import CsvShardedSource, JsonShardedSource, TextShardedSource
+from penstock.sources.files.of_any_type import open_files
 from penstock.sources.memory import MemoryShardedSource
 from penstock.sources.mix.source import MixedShardedSource
 from penstock.sources.pack.source import PackedShardedSource
@@ -33,15 +30,6 @@ if TYPE_CHECKING:
     from penstock.types import Sample
 
     Data = dict[str, ShardedSource]  # by dataset
-
-_TYPES = {
-    "parquet": "parquet",
-    "arrow": "arrow",
-    "jsonl": "json",
-    "csv_file": "csv",
-    "tsv_file": "tsv",
-    "text": "txt",
-}
 
 
 @dataclass(slots=True)
@@ -265,32 +253,5 @@ def create_source(
     else:
         if config.dataset_split_name is not None:
             raise ConfigError("dataset_split_name= is the subset of a dataset of the Hub: set type='huggingface' too")
-        files = FoundFiles(find_files(config.data_files, options, retry=retry))
-        kind = config.type or _type_of(files)
-        if kind == "parquet":
-            source = ParquetShardedSource(files)
-        elif kind == "arrow":
-            source = ArrowShardedSource(files)
-        elif kind in ("csv", "tsv"):
-            source = CsvShardedSource(files, delimiter="," if kind == "csv" else "\t")
-        elif kind == "txt":
-            source = TextShardedSource(files, text_field=config.content_field)
-        else:
-            source = JsonShardedSource(files)
+        source = open_files(config.data_files, config.type, options, retry=retry, text_field=config.content_field)
     return source if config.num_rows is None else LimitedShardedSource(source, config.num_rows)
-
-
-def _type_of(files: FoundFiles) -> str:
-    found = {}
-    for file in files:
-        kind = kind_of_name(file.info.key)
-        is_json = split_suffix(file.info.key)[0].endswith(".json")
-        found["json" if is_json else _TYPES.get("" if kind is None else kind.format, "")] = file.url
-    if len(found) > 1:
-        raise ConfigError(
-            f"the files are of several types, such as {' and '.join(sorted(found.values())[:2])}: set type="
-        )
-    [(name, url)] = found.items()
-    if not name:
-        raise ConfigError(f"the name of {url} does not tell its type: set type=")
-    return name

@@ -17,14 +17,12 @@ from penstock import (
     FilterByField,
     JsonShardedSource,
     ParquetShardedSource,
-    Pipeline,
     ShardInfo,
     TextShardedSource,
 )
 from penstock.errors import TransformError
 from penstock.formats.columnar.parquet import cut_groups
-from penstock.pipeline.cutting import Cut, CutSource, find_cuts, plan_cuts
-from tests.pipeline.texts import same, settings
+from penstock.sources.cutting import Cut, CutSource, find_cuts, plan_cuts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,18 +109,6 @@ def test_what_cannot_be_cut_stays_whole(tmp_path: Path) -> None:
     # Where there are many files there is no need to.
     many = [ShardInfo(number, str(number), None, 1 << 30) for number in range(200)]
     assert len(plan_cuts(many, 1 << 24, lambda number, size: pytest.fail("looked into a file"))) == 200
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_cache_of_one_large_file_has_many_parts(data: Path, tmp_path: Path, workers: int) -> None:
-    lines = [json.dumps({"text": f"w{n % 60} " * (n % 40)}) for n in range(2000)]
-    (data / "web-0.jsonl").write_text("\n".join(lines))
-    cache = {"cache_dir": str(tmp_path / "cache"), "part_size": 20_000, "max_shard_size": 8_000, "num_workers": workers}
-    config = settings(data, cache=cache)
-    plain = list(Pipeline.from_config(config).source().tokenize().build())
-    source = Pipeline.from_config(config).source().tokenize().cache().build()
-    assert same(list(source), plain)
-    assert len(source.shard_names) > 8  # type: ignore[union-attr]
 
 
 @given(
