@@ -478,7 +478,10 @@ def test_a_cache_in_a_bucket(data: Path, moto: S3Server) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_cache_of_one_large_file_has_many_parts(data: Path, tmp_path: Path, workers: int) -> None:
+def test_a_cache_of_one_large_file_has_many_parts(
+    data: Path, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.formats.lines.cut._PIECE", 256)
     lines = [json.dumps({"text": f"w{n % 60} " * (n % 40)}) for n in range(2000)]
     (data / "web-0.jsonl").write_text("\n".join(lines))
     cache = {"cache_dir": str(tmp_path / "cache"), "part_size": 20_000, "max_shard_size": 8_000, "num_workers": workers}
