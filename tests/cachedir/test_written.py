@@ -1,4 +1,4 @@
-"""What was written of sources is part of the cache: listed, cleared unless somebody uses it, and bounded."""
+"""What was written of sources is part of the cache: listed, cleared unless it is in use, and bounded."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_each_process_that_reads_it_keeps_it() -> None:
         copied.open(0)
 
 
-def test_a_limit_has_others_go_that_nobody_uses(places: Path) -> None:
+def test_a_limit_has_others_go_that_are_not_in_use(places: Path) -> None:
     first, second, third = (streamed(number) for number in range(3))
     one, two = (path for path in folders(places) if path.name in {_name_of(first), _name_of(second)})
     first.close()

@@ -52,7 +52,7 @@ def test_the_same_files_as_without_it(tmp_path: Path) -> None:
     assert same(there, here)
     assert files(tmp_path / "ray") == files(tmp_path / "here")
     assert len(files(tmp_path / "ray")) > 10
-    # Once it is there, nobody is asked.
+    # Once it is there, Ray is not asked.
     assert same(list(cached(data, tmp_path / "here", ray={"enabled": True}).build()), here)
 
 

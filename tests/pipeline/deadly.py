@@ -1,4 +1,4 @@
-"""A source that kills whoever reads it: in a file of its own, because processes that load it start quickly so."""
+"""A source that kills its readers: in a file of its own, because processes that load it start quickly so."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_small_caches_are_held_in_memory(data: Path, kind: str, megabytes: int, 
     first = list(source)
     assert isinstance(first, list)
     for sample in first:
-        sample["input_ids"][:] = -1  # what somebody does to a sample is not seen by the next
+        sample["input_ids"][:] = -1  # changes of a sample are not seen by the next reader
     reads: list[str] = []
 
     def note(self: Any, name: str, rows: Any) -> Any:
@@ -422,7 +422,7 @@ def test_samples_are_read_while_others_are_made(tmp_path: Path) -> None:
     assert list(pickle.loads(pickle.dumps(source))) == list(whole)
 
 
-def test_who_waits_for_a_part_that_cannot_come_is_told(tmp_path: Path) -> None:
+def test_a_reader_hears_that_a_part_cannot_come(tmp_path: Path) -> None:
     gated = Gated(fails_at=2)
     source = reading_while_building(gated, tmp_path / "cache")
     for gate in gated.gates:

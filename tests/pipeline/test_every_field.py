@@ -134,7 +134,7 @@ TESTS = {
     "SaveStageConfig": {
         "enabled": SAVING,
         "output_dir": SAVING,
-        "format": f"{HUB}:test_a_card_of_somebody_stays",
+        "format": f"{HUB}:test_a_card_written_by_hand_stays",
         "num_shards": SAVING,
         "compression": f"{HERE}:test_files_are_saved_as_settings_say",
         "max_shard_size": f"{HERE}:test_files_are_saved_as_settings_say",

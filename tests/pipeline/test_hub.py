@@ -81,7 +81,7 @@ def test_again_it_replaces_what_it_wrote_and_nothing_else(data: Path, hub: HubSe
     assert "| web | parquet | 300 | 2 |" in after["README.md"].decode()
 
 
-def test_a_card_of_somebody_stays(data: Path, hub: HubServer) -> None:
+def test_a_card_written_by_hand_stays(data: Path, hub: HubServer) -> None:
     hub.repos["datasets/org/mine"] = Repo()
     hub.repos["datasets/org/mine"].commit("main", {"README.md": b"# my own words"})
     push(data, hub, "org/mine", format="mds")

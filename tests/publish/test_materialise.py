@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
+from penstock import LocalDataset, MemoryShardedSource
+from penstock.pipeline.caching import follow_plan
 from penstock.publish.engines import ThisProcess
-from penstock.publish.materialise import materialise
+from penstock.publish.materialise import PartsTarget, materialise
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_part_that_another_release_began_is_made_anew(tmp_path: Path) -> None:
+    source = MemoryShardedSource([{"n": n} for n in range(40)], num_shards=4, fingerprint="numbers")
+    tasks, target = follow_plan(source, PartsTarget(str(tmp_path / "cache")), 1)
+    begun = tmp_path / "cache" / ".000001.saving"
+    begun.mkdir(parents=True)
+    (begun / "_unfinished.json").write_text(json.dumps({"version": 0, "shards": [], "has_all": False}))
+    materialise(tasks, target, ThisProcess())
+    assert [sample["n"] for sample in LocalDataset(tmp_path / "cache")] == list(range(40))
+    assert not begun.exists()
 
 
 class Numbers:
-    """Six tasks, whose samples nobody opens."""
+    """Six tasks, whose samples are not opened."""
 
     task_names = tuple(map(str, range(6)))
     fingerprint = "numbers"

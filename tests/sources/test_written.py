@@ -1,4 +1,4 @@
-"""Sources that are read in order as streams: written once on a node, taken over from whoever is killed."""
+"""Sources that are read in order as streams: written once on a node, taken over from processes that are killed."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_a_source_that_fails_is_an_error_and_goes_on_where_it_was(
             streamed(MemoryShardedSource(list(documents()), fingerprint="x").transform(FailsAt(50)))
     [progress] = places.rglob("progress.json")
     assert sum(json.loads(progress.read_text())["rows"]) == 48
-    damaged = [{"id": -1, "input_ids": np.zeros(1, np.int32)}] * 48  # nobody reads those again
+    damaged = [{"id": -1, "input_ids": np.zeros(1, np.int32)}] * 48  # these are not read again
     source = MemoryShardedSource([*damaged, *list(documents())[48:]], fingerprint="x").transform(FailsAt(-2))
     assert [sample["id"] for sample in streamed(source)] == list(range(60))
 
@@ -337,7 +337,7 @@ def test_one_writes_and_a_killed_one_is_taken_over_from(places: Path, tmp_path: 
     assert not list(folder.glob(".*.part"))
 
 
-def test_whoever_waits_for_one_that_is_stuck_is_told(
+def test_a_process_that_waits_for_one_that_is_stuck_is_told(
     places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck = start(tmp_path / "never")

@@ -68,7 +68,7 @@ class Observer:
                 counts[name] = counts.get(name, 0) + amount
 
     def set(self, key: str, **amounts: float) -> None:
-        """Put amounts that somebody else has counted in the place of those before."""
+        """Replace amounts by those that were counted elsewhere."""
         if self.config.metrics_enabled:
             self.metrics.setdefault(key, {}).update(amounts)
 

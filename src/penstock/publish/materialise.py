@@ -128,7 +128,11 @@ class PartsTarget:
             waits_for_others=True,
             allows_empty=True,
         )
-        stats = save_samples(partial(tasks.open_task, number), join_url(self.url, part_name(number)), settings)
+        samples, place = partial(tasks.open_task, number), join_url(self.url, part_name(number))
+        try:
+            stats = save_samples(samples, place, settings)
+        except ResumeError:  # what was begun is of another release, or of other files
+            stats = save_samples(samples, place, replace(settings, resume=False, overwrite=True))
         return PartDone(number, stats.num_examples, stats.total_bytes)
 
     def finish(self, num_tasks: int) -> None:

@@ -1,4 +1,4 @@
-"""Finished shards on their way out: digests, compression, files, upload, on threads while the caller goes on."""
+"""Finished shards that are stored: digests, compression, files, upload, on threads while the caller goes on."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ShardQueue:
         self.has_failed = False
 
     def submit(self, shard: PendingShard) -> None:
-        """Hand over a shard, waiting while too many are on their way."""
+        """Hand over a shard, waiting while too many are being stored."""
         while len(self._running) > self._num_threads and not self.has_failed:
             _, self._running = wait(self._running, return_when=FIRST_COMPLETED)
         self.raise_failure()
