@@ -272,7 +272,7 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
         Of the transforms, only `batch_transform` is applied.
         """
         ids = resolve_flat(key, self.num_samples)
-        columns = self.readers.here.main.read_columns(ids).columns()
+        columns = self.readers.here.main.read(ids, by_column=True).columns()
         return columns if self.make_columns is None else self.make_columns(ids, columns)
 
     # --- Iterating --------------------------------------------------------------------------------------------
@@ -294,26 +294,22 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
                 from penstock.cache.progress import leave_lines_to_others
 
                 leave_lines_to_others()
-            return chain.from_iterable(self._to_the_end(self._watched(self._begin_pass(number))))
-        return chain.from_iterable(self._begin_later(number))
+            begun = self._begin_pass(number)  # now, and not when the first item is taken
+            return chain.from_iterable(self._pieces(lambda: begun))
+        return chain.from_iterable(self._pieces(partial(self._begin_pass, number)))
 
-    def _watched(self, pieces: Iterator[Iterator[Any]]) -> Iterator[Iterator[Any]]:
-        """Look at who asks for the first item, and give everything."""
+    def _pieces(self, begin: Callable[[], Iterator[Iterator[Any]]]) -> Iterator[Iterator[Any]]:
+        """Begin a pass when its first item is taken, for loaders make iterators that they never use; yield its pieces.
+
+        A worker may end with its pass, so it hears then of all it has caused.
+        """
         warn_of_other_batches(self.batch_size)
-        yield from pieces
-
-    def _begin_later(self, number: int | None) -> Iterator[Iterator[Any]]:
-        """Begin a pass when its first item is taken: loaders make iterators that they never use."""
         try:
-            yield from self._watched(self._begin_pass(number))
+            yield from begin()
         except KeyboardInterrupt as interrupt:
             raise cut_short(interrupt) from None
-
-    def _to_the_end(self, pieces: Iterator[Iterator[Any]]) -> Iterator[Iterator[Any]]:
-        """Yield the pieces of a worker's pass; the worker may end with it, so it hears now of all it has caused."""
-        yield from pieces
-        with suppress(FetcherError):  # no pass shall fail for the sake of its counts
-            if self._opened.cache is not None:
+        if is_worker() and self._opened.cache is not None:
+            with suppress(FetcherError):  # no pass shall fail for the sake of its counts
                 self._opened.cache.refresh_counts()
 
     def _begin_pass(self, number: int | None) -> Iterator[Iterator[Any]]:

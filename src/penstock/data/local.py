@@ -149,7 +149,7 @@ class LocalDataset:
     def read_columns(self, key: Numbers) -> Columns:
         """Return samples as columns, in the order you asked for: each an array if the values allow it, else a list."""
         ids = resolve_flat(key, self._spans.num_samples)
-        return self._reader.read_columns(ids).columns()
+        return self._reader.read(ids, by_column=True).columns()
 
     def close(self) -> None:
         """Close the open shards; using the dataset again opens them anew."""

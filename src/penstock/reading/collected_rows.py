@@ -201,18 +201,14 @@ class BatchReader:
                 return reader.read([0])[0]
             return self.shards.get(shard).read([row])[0]
 
-    def read(self, ids: range | Int64Array, soon: Soon | None = None) -> CollectedRows:
-        """Read samples, to be taken some at a time; those of one shard are decoded already."""
-        return self._read(ids, soon, by_column=False, is_cut=False)
+    def read(
+        self, ids: range | Int64Array, soon: Soon | None = None, *, by_column: bool = False, is_cut: bool = False
+    ) -> CollectedRows:
+        """Read samples, to be taken some at a time, or columns: each an array where the values allow it, else a list.
 
-    def read_columns(self, ids: range | Int64Array, soon: Soon | None = None, *, is_cut: bool = False) -> CollectedRows:
-        """Read samples by column: each an array where the values allow it, else a list.
-
-        Where these are cut into batches (`is_cut`), large values are copied when their batch is taken.
+        Samples of one shard are decoded already. Where columns are cut into batches (`is_cut`), large values are copied
+        when their batch is taken.
         """
-        return self._read(ids, soon, by_column=True, is_cut=is_cut)
-
-    def _read(self, ids: range | Int64Array, soon: Soon | None, *, by_column: bool, is_cut: bool) -> CollectedRows:
         if soon is not None and self._rows is None:
             soon.before_shards()
             soon = None

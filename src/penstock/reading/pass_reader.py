@@ -381,7 +381,7 @@ class PassReader:
         reader, ids = self._reader, np.concatenate(batches)
         with reader.counts.reading(ids):
             try:
-                return self._block(partial(reader.read_columns, is_cut=True), ids)
+                return self._block(partial(reader.read, by_column=True, is_cut=True), ids)
             except SKIPPED:
                 if not self._skips:
                     raise
@@ -395,7 +395,7 @@ class PassReader:
             sample if isinstance(sample, UnreadableSample) else number
             for number, sample in zip(ids.tolist(), read_around(reader, ids), strict=True)
         ]
-        return reader.read_columns(np.array(self._filled(batches, numbers), dtype=np.int64))
+        return reader.read(np.array(self._filled(batches, numbers), dtype=np.int64), by_column=True)
 
     def _block(self, read: ReadBlock, ids: Int64Array) -> CollectedRows:
         """Read a block; the first one of a pass, which the training loop stands still for, does not wait for shards.
