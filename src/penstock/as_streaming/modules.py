@@ -128,7 +128,7 @@ NAMES: dict[str, dict[str, str]] = {
 }
 
 _READ = "use reader_from_json(folder, split, entry of the index), which reads every format; or LocalDataset(folder)[i]"
-_WRITE = "to read a shard format of your own, write a plug-in: see 'To add a format' in docs/design.md"
+_WRITE = "to read a shard format of your own, write a plug-in: see 'To add …' in CONTRIBUTING.md"
 _NAMED = "pass the name of the algorithm to StreamingDataset, as shuffle_algo=, partition_algo= or batching_method="
 _SHARED = "penstock keeps nothing in shared memory, so there is nothing to name, wait for or clean up: leave it out"
 _FETCH = (
