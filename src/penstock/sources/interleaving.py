@@ -237,6 +237,9 @@ class InterleavedStage:
         """Take the rows of a turn; fewer where the range ends, or before an error, which comes again."""
         parts: list[Block] = []
         left = self._rows_in_turn or sys.maxsize
+        if len(current.rest) > left:
+            part, current.rest = current.rest.split(left)
+            return part
         while left and not (parts and self._rows_in_turn is None):
             try:
                 rows = current.rest if len(current.rest) else current.stage.next()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from penstock.blocks.block import PositionAfter
     from penstock.blocks.stage import OpenStage, Position, State
     from penstock.sources.base import GivesSource
     from penstock.types import Int64Array, Sample
@@ -110,7 +111,9 @@ class PackedStage:
     def __init__(self, documents: OpenStage, options: PackOptions) -> None:
         self._input, self._options = documents, options
         self._rest = Block()  # of the input
-        self._waiting: list[tuple[Document, Position]] = []  # with their positions; in no group yet
+        self._waiting: list[Document] = []  # in no group yet
+        self._first = 0  # the number of the first of them, since a state was loaded
+        self._read: list[tuple[int, PositionAfter]] = []  # the first of those read together, and their positions
         self._offset = 0  # tokens of the first of them that are in a group
         self._number = 0  # of the next group
         self._counts = PackStats()  # of all groups so far
@@ -147,7 +150,10 @@ class PackedStage:
     def _here(self) -> Position:
         """Return what describes where the documents begin that are in no group yet."""
         if self._waiting:
-            position = self._waiting[0][1]
+            while len(self._read) > 1 and self._read[1][0] <= self._first:
+                del self._read[0]
+            begin, after_begin = self._read[0]
+            position = partial(after_begin, self._first - begin)
         else:
             after = self._rest.after
             position = partial(dict, self._input.get_state()) if after is None else partial(after, 0)
@@ -156,7 +162,8 @@ class PackedStage:
     def set_state(self, state: State) -> None:
         """Make the group of a state again."""
         check_fields(state, _FIELDS, "an iterator over packed rows")
-        self._waiting, self._offset, self._group, self._next_row = [], 0, None, 0
+        self._waiting, self._read, self._first = [], [], 0
+        self._offset, self._group, self._next_row = 0, None, 0
         self._rest = resume(self._input, state["input"])
         counts = {each.name: state["counts"][each.name] for each in fields(PackStats)}
         self._number, self._counts = state["group"], PackStats(**counts)
@@ -167,7 +174,7 @@ class PackedStage:
                 raise refuse("skip", skip, "a number of documents that there are")
         if offset:
             self._read_documents()
-            if not self._waiting or offset >= self._waiting[0][0].length:
+            if not self._waiting or offset >= self._waiting[0].length:
                 raise refuse("offset", offset, "a number of tokens that the document has")
             self._offset = offset
         self._group_start = self._group_end = self._here()
@@ -183,12 +190,12 @@ class PackedStage:
         if not len(rows):
             return False
         assert rows.after is not None  # noqa: S101
+        self._read.append((self._first + len(self._waiting), rows.after))
         for number, sample in enumerate(rows.samples()):
-            position = partial(rows.after, number)
-            self._waiting.append((self._prepare(sample, position), position))
+            self._waiting.append(self._prepare(sample, rows.after, number))
         return True
 
-    def _prepare(self, sample: Sample, position: Position) -> Document:
+    def _prepare(self, sample: Sample, after: PositionAfter, number: int) -> Document:
         options = self._options
         try:
             return prepare_document(
@@ -200,7 +207,7 @@ class PackedStage:
                 long_documents=options.long_documents,
             )
         except DataError as error:
-            raise type(error)(f"{_describe(position())}: {error.message}", **error.facts) from error
+            raise type(error)(f"{_describe(after(number))}: {error.message}", **error.facts) from error
 
     def _make_group(self) -> _Group | None:
         options = self._options
@@ -208,14 +215,14 @@ class PackedStage:
         total, count = -self._offset, 0
         while True:
             while count < len(self._waiting) and total < wanted:
-                total += self._waiting[count][0].length
+                total += self._waiting[count].length
                 count += 1
             if total >= wanted or not self._read_documents():
                 break
         self._number += 1
         if not count:
             return None
-        documents = [document for document, _ in self._waiting[:count]]
+        documents = self._waiting[:count]
         bounds = np.cumsum([0, *(document.length for document in documents)])
         begin = self._offset
         end = min(int(bounds[-1]), begin + wanted) if options.strategy == "greedy" else int(bounds[-1])
@@ -226,7 +233,7 @@ class PackedStage:
         placement = self._pack(np.unique(np.clip(bounds, begin, end)) - begin)
         counts = self._count(documents, bounds, begin, end, placement)
         whole = int(np.searchsorted(bounds, end, side="right")) - 1  # documents that are in groups to their ends
-        self._waiting = self._waiting[whole:]
+        self._waiting, self._first = self._waiting[whole:], self._first + whole
         self._offset = end - int(bounds[whole])
         self._counts += counts
         return _Group(columns, placement)
