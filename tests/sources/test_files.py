@@ -169,7 +169,7 @@ def test_a_state_of_lines_is_a_seek(tmp_path: Path) -> None:
     samples.take(2500)
     state = samples.state_dict()
     damaged = bytearray(path.read_bytes())
-    damaged[: 1000 * 2000] = b"?" * 1000 * 2000  # whoever reads that is found out
+    damaged[: 1000 * 2000] = b"?" * 1000 * 2000  # reading that would show
     times = path.stat()
     path.write_bytes(damaged)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))

@@ -25,7 +25,7 @@ from penstock.formats import content
 from penstock.formats.content import RowPlace, RowPlaces
 from penstock.formats.lines import cut
 from penstock.scan.objects import ScannedObject
-from penstock.sources.files import stored_indexes
+from penstock.sources.files import text_sources
 from tests.codecs.test_stream import join_blocks
 from tests.servers.faults import FaultProxy, Faults
 from tests.sources.cutting import check_cut_anywhere, plain
@@ -269,7 +269,7 @@ def test_an_index_beside_the_files_tells_where_rows_are(
     monkeypatch.setattr(scan, "SPAN_BYTES", 200)
     monkeypatch.setattr(scan, "_SMALLEST_SPAN_BYTES", 1)
     monkeypatch.setattr(objects, "_FRAME_BYTES", 1)
-    monkeypatch.setattr(stored_indexes, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(text_sources, "_LARGE_BYTES", 1)
     make, data, rows = KINDS[name]
     path = tmp_path / f"{name}.{codec}".rstrip(".")
     frames = in_frames(data, codec, 15) if codec else [data]
@@ -303,7 +303,7 @@ def leave_index(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("index", [b"", b"{}", b"[1]", b"{", b'{"catalog": "files", "version": 1, "files": [7]}'])
 def test_a_broken_index_is_not_used(index: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_indexes, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(text_sources, "_LARGE_BYTES", 1)
     make, data, rows = KINDS["a.jsonl"]
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(data))
@@ -322,7 +322,7 @@ def test_wrong_details_of_an_index_are_not_used(
     monkeypatch.setattr(scan, "SPAN_BYTES", 200)
     monkeypatch.setattr(scan, "_SMALLEST_SPAN_BYTES", 1)
     monkeypatch.setattr(objects, "_FRAME_BYTES", 1)
-    monkeypatch.setattr(stored_indexes, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(text_sources, "_LARGE_BYTES", 1)
     make, data, rows = KINDS["a.jsonl"]
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(b"".join(in_frames(data, "gz", 15)))

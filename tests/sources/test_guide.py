@@ -61,7 +61,7 @@ SOURCES: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # no credentials of whoever runs this
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # no credentials of the user who runs this
     with private_places() as folder:
         yield folder
 

@@ -95,7 +95,7 @@ def test_each_transform(transform: Any, sample: dict[str, Any], expected: dict[s
         if expected is None
         else {k: repr(v) for k, v in made.items()} == {k: repr(v) for k, v in expected.items()}
     )
-    assert sample.keys() == before.keys()  # the sample of whoever gave it is left alone
+    assert sample.keys() == before.keys()  # the sample of the caller is left alone
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:

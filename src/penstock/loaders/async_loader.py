@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -124,7 +123,7 @@ class AsyncDataLoader:
     def __iter__(self) -> Generator[Any]:
         """Begin the next pass, or go on where a loaded state says."""
         self._is_exhausted = False
-        batches = batches_of(self._passes.begin, self._make, num_threads=self._num_threads, num_ahead=self._num_ahead)
+        batches = batches_of(self._passes, self._make, num_threads=self._num_threads, num_ahead=self._num_ahead)
         try:
             yield from self._clock.time(batches)
             self._is_exhausted = True
@@ -202,24 +201,6 @@ def _check(
 # --- Passes over a dataset with an index: the order engine says what comes -------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedPass:
-    """A pass that has begun."""
-
-    delivered: DeliveredBatches
-    begun: Pass
-    rows: Callable[[Executor | None], Iterator[tuple[Block, None]]]  # of batches
-
-    def deliver(self, _: None) -> None:
-        """Count a batch as delivered."""
-        self.delivered.add(self.begun)
-
-    def finish(self, *, is_empty: bool) -> bool:  # noqa: ARG002
-        """End the pass."""
-        self.delivered.finish(self.begun)
-        return True
-
-
 class IndexedPasses(DeliveredBatches):
     """Reads a dataset with an index pass after pass, each the next epoch; its state is that of the whole job."""
 
@@ -228,12 +209,21 @@ class IndexedPasses(DeliveredBatches):
         dataset.batch_size = batch_size
         self._samples = dataset
 
-    def begin(self) -> IndexedPass:
+    def begin(self) -> tuple[Pass, Callable[[Executor | None], Iterator[tuple[Block, None]]]]:
         """Begin the next pass."""
         with self._samples.readers.announced(0) as begun:
             samples = iter(self._samples)
         self.follow(begun)
-        return IndexedPass(self, begun, lambda _: self._rows(samples))
+        return begun, lambda _: self._rows(samples)
+
+    def deliver(self, begun: Pass, _: None) -> None:
+        """Count a batch as delivered."""
+        self.add(begun)
+
+    def finish(self, begun: Pass, *, is_empty: bool) -> bool:  # noqa: ARG002
+        """End a pass."""
+        self.end(begun)
+        return True
 
     def _rows(self, samples: Iterator[Sample]) -> Iterator[tuple[Block, None]]:
         batch_size = self._samples.batch_size or 1

@@ -50,7 +50,7 @@ class DeliveredBatches:
         for batch in batches:
             self.add(begun)
             yield batch
-        self.finish(begun)
+        self.end(begun)
 
     def follow(self, begun: Pass) -> None:
         """Count the batches of a pass from now on."""
@@ -60,7 +60,7 @@ class DeliveredBatches:
         """Count a batch of a pass; one that was left for another no longer counts."""
         self._num_steps += self._begun is begun
 
-    def finish(self, begun: Pass) -> None:
+    def end(self, begun: Pass) -> None:
         """Note that a pass has no batch left."""
         self._is_over = self._is_over or self._begun is begun
 

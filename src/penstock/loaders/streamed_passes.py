@@ -64,23 +64,6 @@ class StreamSettings:
         return {name: value for name, value in asdict(self).items() if name not in ("batch_size", "drop_last")}
 
 
-@dataclass(eq=False, slots=True)
-class StreamedPass:
-    """A pass that has begun."""
-
-    passes: StreamedPasses
-    rows: Callable[[Executor | None], Iterator[tuple[Block, Position]]]  # of batches, each with the position after it
-    is_resumed: bool
-
-    def deliver(self, position: Position) -> None:
-        """Count a batch as delivered."""
-        self.passes.deliver(self, position)
-
-    def finish(self, *, is_empty: bool) -> bool:
-        """End the pass; return False if it had nothing left and another one is to be read instead."""
-        return self.passes.finish(self, is_empty=is_empty)
-
-
 class StreamedPasses:
     """Reads a source pass after pass, each the next epoch."""
 
@@ -89,28 +72,29 @@ class StreamedPasses:
         self._epoch = 0  # of the position
         self._position: Position | None = None  # None: the beginning
         self._begins_next = False  # whether the next pass is another epoch
-        self._current: StreamedPass | None = None  # the pass that moves the position: the last that has begun
+        self._current: object = None  # the pass that moves the position: the last that has begun
+        self._is_resumed = False  # whether this pass began where a state says
 
-    def begin(self) -> StreamedPass:
+    def begin(self) -> tuple[object, Callable[[Executor | None], Iterator[tuple[Block, Position]]]]:
         """Begin the next pass. One that was left for another, or for a state, moves nothing any more."""
         if self._begins_next:
             self._epoch, self._position = self._epoch + 1, None
         self._begins_next = True
         position = None if self._position is None else self._position()
-        self._current = StreamedPass(self, partial(self._rows, self._epoch, position), position is not None)
-        return self._current
+        self._current, self._is_resumed = object(), position is not None
+        return self._current, partial(self._rows, self._epoch, position)
 
-    def deliver(self, begun: StreamedPass, position: Position) -> None:
+    def deliver(self, begun: object, position: Position) -> None:
         """Move to the position after a batch."""
         if self._current is begun:
             self._position = position
 
-    def finish(self, begun: StreamedPass, *, is_empty: bool) -> bool:
+    def finish(self, begun: object, *, is_empty: bool) -> bool:
         """Move to the next epoch; return whether the pass is over: not if a state was from after its last batch."""
         if self._current is not begun:
             return True
         self._epoch, self._position, self._begins_next = self._epoch + 1, None, False
-        return not (is_empty and begun.is_resumed)
+        return not (is_empty and self._is_resumed)
 
     def num_batches(self) -> int:
         """Count the batches of an epoch."""

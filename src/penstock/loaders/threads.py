@@ -28,7 +28,7 @@ _QUICK_S = 0.002  # handing work to another thread would take longer, or not muc
 
 
 class _Failure:
-    """An error on its way to whoever takes the next item."""
+    """An error that the next item is replaced by."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -69,8 +69,8 @@ def in_thread(
 ) -> Iterator[T]:
     """Yield the items of a source, while a thread reads up to `ahead` items further, or fewer of `max_bytes` in all.
 
-    An error of the source is raised where its item would have been. Whoever stops taking, by closing the iterator or
-    losing it, ends the thread. One that waits for a store which is away is not waited for: `on_abandon` hears of it,
+    An error of the source is raised where its item would have been. Closing the iterator or
+    losing it ends the thread. One that waits for a store which is away is not waited for: `on_abandon` hears of it,
     and what it uses is its own until it is done.
     """
     stopped = threading.Event()
@@ -114,43 +114,41 @@ def _read(source: Callable[[], Iterator[T]], line: _Line, stopped: threading.Eve
                 return
             line.put(item)
         line.put(_END)
-    except BaseException as error:  # noqa: BLE001  it is raised again by whoever waits for the item
+    except BaseException as error:  # noqa: BLE001  raised again where the item is waited for
         line.put(_Failure(error))
 
 
-class Pass(Protocol):
-    """A pass over samples that has begun."""
+class Passes(Protocol):
+    """Passes over samples, one after the other."""
 
-    @property
-    def rows(self) -> Callable[[WorkerThreads | None], RowsOfBatches]:
-        """Opens the rows of its batches, each with a position; threads may help."""
+    def begin(self) -> tuple[Any, Callable[[WorkerThreads | None], RowsOfBatches]]:
+        """Begin the next pass; return it, and what opens the rows of its batches, each with a position."""
         ...
 
-    def deliver(self, position: Any, /) -> None:
-        """Count a batch as delivered."""
+    def deliver(self, begun: Any, position: Any, /) -> None:
+        """Count a batch of a pass as delivered."""
         ...
 
-    def finish(self, *, is_empty: bool) -> bool:
-        """End the pass; return False if it had nothing left and another one is to be read instead."""
+    def finish(self, begun: Any, /, *, is_empty: bool) -> bool:
+        """End a pass; return False if it had nothing left and another one is to be read instead."""
         ...
 
 
-def batches_of(
-    begin: Callable[[], Pass], make: Callable[[Block], Any], *, num_threads: int, num_ahead: int
-) -> Generator[Any]:
+def batches_of(passes: Passes, make: Callable[[Block], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
     """Yield the batches of the next pass, each counted as it is taken."""
     is_over = False
     while not is_over:
-        begun, is_empty = begin(), True
-        made = make_batches(begun.rows, make, num_threads=num_threads, num_ahead=num_ahead)
+        begun, open_rows = passes.begin()
+        is_empty = True
+        made = make_batches(open_rows, make, num_threads=num_threads, num_ahead=num_ahead)
         try:
             for batch, position in made:
-                begun.deliver(position)
+                passes.deliver(begun, position)
                 is_empty = False
                 yield batch
         finally:
             made.close()
-        is_over = begun.finish(is_empty=is_empty)
+        is_over = passes.finish(begun, is_empty=is_empty)
 
 
 def make_batches(
@@ -160,9 +158,9 @@ def make_batches(
     num_threads: int,
     num_ahead: int,
 ) -> Generator[tuple[Any, Any]]:
-    """Make a batch of some rows at a time, ahead of whoever takes them; with 0 threads, when they are taken.
+    """Make a batch of some rows at a time, before they are taken; with 0 threads, when they are taken.
 
-    Whoever stops taking, by closing the iterator or losing it, ends the threads.
+    Closing the iterator or losing it ends the threads.
     """
     if num_threads == 0:
         rows = open_rows(None)
@@ -242,7 +240,7 @@ def prefetch_adaptively(
     on_abandon: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[T]:
-    """Yield the items of a source, read by whoever takes them, or by a thread (`in_thread`) where that is faster."""
+    """Yield the items of a source, read where they are taken, or by a thread (`in_thread`) where that is faster."""
     items = source()
 
     def by_thread(most: int) -> Iterator[T]:

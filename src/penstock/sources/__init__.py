@@ -1,4 +1,4 @@
-"""Sources of samples in named shards, and what is done to samples on their way: transforms, mixing, packing.
+"""Sources of samples in named shards, and what is done to samples: transforms, mixing, packing.
 
 As a public module it has the names of sources; see `docs/sources.md`.
 """

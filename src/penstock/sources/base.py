@@ -12,10 +12,9 @@ from penstock.blocks.stage import check_row
 from penstock.errors import ConfigError, MissingColumnError, TransformError
 from penstock.reading.source import FunctionReader, OpenShard, Source
 from penstock.sources.code_digest import why_none, with_code
-from penstock.sources.file_versions import FilesVersion, join_versions
 from penstock.sources.fluent_verbs import FluentVerbs
 from penstock.sources.iterators import RowStage, SampleIterator, ShardsInTurn, in_chunks
-from penstock.sources.shard_info import ShardCount, ShardInfo
+from penstock.sources.shard_info import FilesVersion, ShardCount, ShardInfo, join_versions
 from penstock.sources.transforming import TransformedStage, describe_row
 from penstock.sources.transforms import BatchTransform, ChainedTransform, apply_all
 from penstock.sources.written import write_once
@@ -38,7 +37,7 @@ class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
 
     To make your own, inherit from it and define `shard_names` and `read_shard`. If you know how many rows shards have,
     define `get_shard_info`, too. Iterators have `state_dict` and `load_state_dict`. Yield a new dict for each sample,
-    because whoever iterates may change it.
+    because those who iterate may change it.
     """
 
     makes_new_samples: ClassVar[bool] = False  # each sample is a new dict, of which no function of a user's knows
@@ -130,7 +129,7 @@ class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
     @property
     def is_endless(self) -> bool:
         """Whether iterating never ends, because data are read again and again."""
-        return False
+        return any(source.is_endless for source in self._input_sources)
 
     def iter_shards(
         self, shard_indices: Sequence[int] | None = None, start_shard: int = 0, start_row: int = 0
@@ -158,6 +157,8 @@ class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
 
     def close(self) -> None:
         """Close what is open."""
+        for source in self._input_sources:
+            source.close()
 
     def as_files(self) -> SourceFiles | None:
         """Name the files that this source reads, if a stream can read them in place and gives the same samples."""
@@ -274,11 +275,6 @@ class TransformedShardedSource(ShardedSource):
         """The functions of yours that make the samples."""
         return [*self._source.code_digests, *ChainedTransform(self._transforms).code_digests()]
 
-    @property
-    def is_endless(self) -> bool:
-        """Whether the source never ends."""
-        return self._source.is_endless
-
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
         """Return what is known of the stored shard; how many rows it has is known if transforms keep the number."""
         info = self._source.get_shard_info(shard_name)
@@ -333,10 +329,6 @@ class TransformedShardedSource(ShardedSource):
             return None
         row = behind["input"].get("row")  # after the row that it was made of, unless this makes more
         return None if row is None else int(row) + int(behind["input"].get("given", 0)) - ("given" not in behind)
-
-    def close(self) -> None:
-        """Close the source."""
-        self._source.close()
 
 
 class IndexedSource(Source):

@@ -45,11 +45,6 @@ class CompositeShardedSource(ShardedSource):
         return self._names
 
     @property
-    def is_endless(self) -> bool:
-        """Whether one of them never ends."""
-        return any(source.is_endless for source in self._sources)
-
-    @property
     def order_fingerprint(self) -> str | None:
         """The fingerprints of all sources, if they all have one."""
         each = [source.order_fingerprint for source in self._sources]
@@ -78,11 +73,6 @@ class CompositeShardedSource(ShardedSource):
         """Open a shard of the source that it belongs to."""
         source, name = self._find(shard_name)
         return source.open_stage(name, row)
-
-    def close(self) -> None:
-        """Close all sources."""
-        for source in self._sources:
-            source.close()
 
     def _find(self, shard_name: str) -> tuple[ShardedSource, str]:
         return self._homes[self._names[self.shard_number(shard_name)]]
@@ -152,10 +142,6 @@ class LimitedShardedSource(ShardedSource):
         left = min(self._left_before(number, lengths), lengths[number])
         row = check_row(shard_name, row, left)
         return _LimitedStage(self._source.open_stage(shard_name, row), left - row)
-
-    def close(self) -> None:
-        """Close the source."""
-        self._source.close()
 
     def _left_before(self, number: int, lengths: Sequence[int]) -> int:
         return max(0, self._max_rows - sum(lengths[:number]))

@@ -1,4 +1,4 @@
-"""`FluentVerbs`: what can be done to samples on their way, as methods of sources and of datasets alike."""
+"""`FluentVerbs`: what can be done to samples, as methods of sources and of datasets alike."""
 
 from __future__ import annotations
 

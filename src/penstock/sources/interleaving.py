@@ -42,7 +42,7 @@ class RowRange:
 def divide(names: Sequence[str], lengths: Sequence[int], *, rank: int, num_ranks: int, pads: bool) -> list[RowRange]:
     """Return the rows that a rank reads, where shards lie end to end: the same number on every rank.
 
-    What is left over is read by nobody, or, if it `pads`, the last ranks begin again with the first rows.
+    What is left over is not read, or, if it `pads`, the last ranks begin again with the first rows.
     """
     total = sum(lengths)
     share = -(-total // num_ranks) if pads else total // num_ranks

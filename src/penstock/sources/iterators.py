@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.blocks.block import PositionAfter
     from penstock.blocks.stage import OpenStage, Position, State
-    from penstock.sources.file_versions import FilesVersion
+    from penstock.sources.shard_info import FilesVersion
     from penstock.types import Sample
 
     # Opens something at a row, and gives its samples from there on, some at a time.

@@ -16,8 +16,8 @@ from penstock.errors import CorruptShardError, SampleIndexError
 from penstock.formats.content import FileContent
 from penstock.formats.files import FilesReading
 from penstock.formats.lines.json_values import ValueBlocks
-from penstock.sources.file_versions import FileStage, FileVersion
 from penstock.sources.iterators import SampleIterator
+from penstock.sources.shard_info import FileStage, FileVersion
 from tests.sources.cutting import check_cut_anywhere
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from penstock.order.keys import hash_key
 from penstock.reading.source import SourceFiles
 from penstock.scan.patterns import find_source, has_magic, has_magic_part
 from penstock.sources.base import ShardedSource
-from penstock.sources.file_versions import FileStage, FilesVersion
 from penstock.sources.files.found import (
     FoundFile,
     FoundFiles,
@@ -22,14 +21,14 @@ from penstock.sources.files.found import (
     same_place,
     unique_names,
 )
-from penstock.sources.shard_info import ShardInfo
+from penstock.sources.shard_info import FileStage, FilesVersion, ShardInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.blocks.stage import State
     from penstock.scan.patterns import Given
-    from penstock.sources.file_versions import FileBlocks
+    from penstock.sources.shard_info import FileBlocks
 
 
 def as_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -16,7 +16,7 @@ from penstock.scan.detect import known_suffixes
 from penstock.scan.listing import Lister
 from penstock.scan.objects import ScannedObject
 from penstock.scan.patterns import find_source, is_list, split_suffix, take_queries
-from penstock.sources.file_versions import FileVersion
+from penstock.sources.shard_info import FileVersion
 from penstock.storage.base import resolve_store, shown_url, url_scheme, without_login
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import escaped, has_escapes, join_url, real_name
@@ -79,7 +79,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class HiddenOptions:
-    """Options of a store as a user gave them, which nobody gets to see by accident."""
+    """Options of a store as a user gave them, which are never shown by accident."""
 
     values: Mapping[str, Any] | None = field(repr=False)
 

@@ -1,29 +1,82 @@
-"""Sources of files of lines: JSON, CSV and plain text."""
+"""Sources of files of lines: JSON, CSV and plain text; and the indexes beside them, which tell where rows begin."""
 
 from __future__ import annotations
 
+import json
+import logging
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, DataError, StoreError
 from penstock.formats.files import FilesReading
 from penstock.formats.lines.csv import CSVFileFormat
-from penstock.formats.lines.format import LineBlocks
+from penstock.formats.lines.format import LineBlocks, places_in
 from penstock.formats.lines.json_values import first_character
 from penstock.formats.lines.jsonl import JSONLinesFormat
 from penstock.formats.lines.text import COLUMN, TextFileFormat
+from penstock.index.catalog import MAX_INDEX_BYTES
+from penstock.index.files_json import STORED_NAME, load_files
 from penstock.scan.patterns import split_suffix
 from penstock.sources.files.base import FileShardedSource, as_names
-from penstock.sources.files.stored_indexes import StoredIndexes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.blocks.stage import State
+    from penstock.formats.content import RowPlace
     from penstock.formats.files import OnError
     from penstock.formats.lines.format import LineFormat
+    from penstock.index.files_json import IndexedFile
     from penstock.scan.patterns import Given
-    from penstock.sources.file_versions import FileBlocks
     from penstock.sources.files.found import FoundFile, FoundFiles
+    from penstock.sources.shard_info import FileBlocks
+    from penstock.storage.base import Store
+
+
+_log = logging.getLogger("penstock.sources")
+
+# Smaller files are not looked up: an index would hardly name more than their first row.
+_LARGE_BYTES = 4 << 20
+
+
+class StoredIndexes:
+    """The indexes that `penstock index --store` left beside files: each is read once, when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, tuple[Store, dict[str, IndexedFile]]] = {}
+
+    def places_in(self, file: FoundFile, form: str) -> list[RowPlace]:
+        """Return the places in a file of a format, if an index knows it in this version."""
+        if file.info.num_bytes < _LARGE_BYTES:
+            return []
+        if id(file.store) not in self._files:
+            self._files[id(file.store)] = file.store, _read_index(file.store)
+        found = self._files[id(file.store)][1].get(file.info.key)
+        version = file.info.version
+        if found is None or version is None or (found.num_bytes, found.version) != (file.info.num_bytes, version):
+            return []
+        if (found.layout.format, found.layout.compression) != (form, file.compression):
+            return []
+        try:
+            return places_in(found)
+        except DataError as error:
+            _log.warning("%s is not used: %s", STORED_NAME, error)
+            return []
+
+    def __reduce__(self) -> tuple[type[StoredIndexes], tuple[()]]:
+        return StoredIndexes, ()  # they are read where it arrives
+
+
+def _read_index(store: Store) -> dict[str, IndexedFile]:
+    try:
+        if store.stat(STORED_NAME).num_bytes > MAX_INDEX_BYTES:
+            return {}
+        document = json.loads(bytes(store.read(STORED_NAME)))
+        return {file.name: file for file in load_files(document, STORED_NAME)} if isinstance(document, dict) else {}
+    except StoreError:
+        return {}
+    except (DataError, ValueError) as error:
+        _log.warning("%s is not used: %s", STORED_NAME, error)
+        return {}
 
 
 class _TextFiles(FileShardedSource):
@@ -64,7 +117,7 @@ class JsonShardedSource(_TextFiles):
             are written over several lines.
         columns: Keep these keys only.
         on_error: `"raise"` or `"skip"` for lines, or items of an array, that are not JSON objects. An array that is
-            broken is always an error, because no one can tell where its next item begins.
+            broken is always an error, because nothing tells where its next item begins.
     """
 
     format = _indexed = "jsonl"

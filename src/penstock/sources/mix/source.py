@@ -37,7 +37,7 @@ class MixedShardedSource(ShardedSource):
             of a source on.
         stop_strategy: `"restart"` reads a source again when it ends, and never ends itself; `"first_exhausted"` ends
             when it is the turn of a source that has nothing left; `"all_exhausted"` goes on without that source until
-            nobody is left, so that every sample comes once.
+            none is left, so that every sample comes once.
         weight_scheduler: Weights that change in the course of the run, instead of `weights`.
         epochs: How often a source is read at most, for all or by name. By default once, or with `"restart"` without
             end. With `"restart"`, a source that has been read so often leaves.
@@ -126,11 +126,6 @@ class MixedShardedSource(ShardedSource):
             by_tokens=self._by_tokens,
         )
         return stage if stage.seek(row) else open_at_row(stage, shard_name, row)
-
-    def close(self) -> None:
-        """Close all sources."""
-        for source in self._sources.values():
-            source.close()
 
     def _feeds(self) -> list[Feed]:
         return [

@@ -65,7 +65,7 @@ def first_phase(segments: Segments, seed: int) -> MixPhase | None:
 
 
 def phase_without(phase: MixPhase, segments: Segments, position: int, source: int, seed: int) -> MixPhase | None:
-    """Go on from a position without one more source; None if nobody with a weight is left."""
+    """Go on from a position without one more source; None if none with a weight is left."""
     return make_phase(
         segments,
         position,
@@ -92,7 +92,7 @@ def make_phase(
     kept = []
     for at, shares in later[first:]:
         among = [shares[source] for source in sources]
-        if not sum(among):  # where nobody who is left has a weight, all who are left have the same
+        if not sum(among):  # where none of those left has a weight, all of them have the same
             among = [Fraction(int(any(others[source] for _, others in later[first:]))) for source in sources]
         if not sum(among):
             return None

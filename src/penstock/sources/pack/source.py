@@ -396,11 +396,6 @@ class PackedShardedSource(ShardedSource):
         inner = self._source.order_fingerprint
         return None if inner is None else f"{inner}-packed-{hash_key(repr(self._options)):016x}"
 
-    @property
-    def is_endless(self) -> bool:
-        """Whether the source never ends."""
-        return self._source.is_endless
-
     def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         """Open the rows at one of them; to get there, all rows before it are packed. A state needs none of them."""
         self._opened = PackedStage(ShardsInTurn(self._source), self._options)
@@ -409,10 +404,6 @@ class PackedShardedSource(ShardedSource):
     def stats(self) -> PackStats:
         """Return where the tokens went, for the iterator that was opened last."""
         return PackStats() if self._opened is None else self._opened.stats()
-
-    def close(self) -> None:
-        """Close the source."""
-        self._source.close()
 
 
 def _rows_of_group(seq_length: int, factor: int) -> int:

@@ -76,7 +76,7 @@ class TokenizerManager:
         self._loaded: dict[str, Any] = {}
 
     def get_tokenizer(self, config: TokenizerConfig | str, **options: Any) -> Any:
-        """Return the tokenizer of a configuration; options go to whoever loads it."""
+        """Return the tokenizer of a configuration; options go to the library that loads it."""
         config = TokenizerConfig(config) if isinstance(config, str) else config
         key = json.dumps([config.name_or_path, config.trust_remote_code, options], sort_keys=True, default=repr)
         if key not in self._loaded:
@@ -127,7 +127,7 @@ class BatchEncoder:
         backend = _backend(tokenizer)
         self._tokenizer: Any = None
         if backend is not None:
-            # A copy: what somebody sets on theirs, or has set, is none of ours.
+            # A copy: settings of the original do not count here.
             self._tokenizer = type(backend).from_str(backend.to_str())
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
