@@ -175,7 +175,7 @@ def main() -> None:
 
 
 def connected_runs(shop: Workshop, stack: ExitStack) -> dict[str, Run]:
-    """Gives the runs that need a network, with servers that end with the stack."""
+    """Yield the runs that need a network, with servers that end with the stack."""
     dict(remote_runs(shop, "", "", ""))  # writes the datasets, which the servers read
     far = stack.enter_context(remote.network(shop, latency_s=remote.LATENCY_S))
     slow = stack.enter_context(remote.network(shop, remote.LATENCY_S, remote.BYTES_PER_S))

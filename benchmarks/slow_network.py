@@ -140,7 +140,7 @@ class SlowNetwork:
 
 
 def read_head(client: socket.socket, begun: bytes) -> tuple[bytes, bytes]:
-    """Gives the head of a request, and what came after it; nothing at the end."""
+    """Return the head of a request, and what came after it; nothing at the end."""
     while b"\r\n\r\n" not in begun:
         more = client.recv(HEAD_LIMIT)
         if not more or len(begun) > HEAD_LIMIT:

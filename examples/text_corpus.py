@@ -45,7 +45,7 @@ def write_corpus(folder: Path) -> None:
 
 
 def packed_rows(folder: Path) -> tuple[PackedShardedSource, int]:
-    """Give rows of tokens, and how many different tokens there are."""
+    """Return rows of tokens, and how many different tokens there are."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     texts = JsonShardedSource(f"{folder}/*.jsonl")
     config = TokenizerConfig(str(folder / "tokenizer.json"), max_length=512, return_attention_mask=False)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from tests.cache.kit import remove_places_of_forkserver
 from tests.servers.fixtures import azurite, gcs_door, ministack, moto, nginx  # noqa: F401
 
-# No test leaves this machine: nobody asks the address where clouds tell a machine who it is.
+# No test leaves this machine: no library asks the address where clouds tell a machine who it is.
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 os.environ["NO_GCE_CHECK"] = "true"
 

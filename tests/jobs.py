@@ -118,7 +118,7 @@ class Job:
         return sorted(set(self.pids) - {self.process.pid})
 
     def wait_until_all_are_gone(self) -> None:
-        """Nobody may survive for long."""
+        """No process may survive for long."""
         wait_until(lambda: not self.pids, _PATIENCE_S)
 
     @property

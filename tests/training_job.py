@@ -66,7 +66,7 @@ def check_frames(batch: dict[str, Any]) -> list[int]:
 
 
 def save(out: Path, value: dict[str, Any]) -> None:
-    """Replace the file as a whole: whoever is killed meanwhile leaves the last one."""
+    """Replace the file as a whole: a process that is killed meanwhile leaves the last one."""
     (out / "saving.json").write_text(json.dumps(value))
     (out / "saving.json").replace(out / "saved.json")
 

@@ -82,7 +82,7 @@ def open_loader(args: argparse.Namespace) -> StreamingDataLoader:
 
 
 def endless(loader: StreamingDataLoader) -> Iterator[dict[str, Any]]:
-    """Give batches of epoch after epoch."""
+    """Yield batches of epoch after epoch."""
     while True:
         yield from loader
 

@@ -172,7 +172,7 @@ def test_what_has_no_counterpart_says_what_to_use_instead(statement: str, advice
         exec(statement)
 
 
-def test_names_that_nobody_ever_had_are_missing_in_the_usual_way() -> None:
+def test_names_that_never_existed_are_missing_in_the_usual_way() -> None:
     import streaming
 
     with pytest.raises(AttributeError, match="module 'streaming' has no attribute 'nothing'"):

@@ -76,7 +76,9 @@ def test_what_has_come_is_for_the_first_who_asks(nginx: WebServer, tmp_path: Pat
         assert ahead.take(place, "index.json") is None
 
 
-def test_nobody_gets_what_is_old_or_failed(nginx: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_reader_gets_what_is_old_or_failed(
+    nginx: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (nginx.files / "old").mkdir()
     (nginx.files / "old" / "index.json").write_text("some text")
     ahead = read_ahead(f"{nginx.url}/old", tmp_path)

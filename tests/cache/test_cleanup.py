@@ -307,7 +307,7 @@ def test_what_a_fetcher_holds_stays_and_so_do_its_locks(tmp_path: Path, monkeypa
     assert list(data.local.iterdir()) == []
 
 
-def test_an_index_on_its_way_stays_though_its_name_is_free(tmp_path: Path) -> None:
+def test_an_index_that_is_being_fetched_stays_though_its_name_is_free(tmp_path: Path) -> None:
     data = write_dataset(tmp_path)
     stripes = Stripes()
     held = stripes.try_take_any(data.local, "index.json")

@@ -40,7 +40,7 @@ def test_each_source_has_one_newest_edition_and_it_was_opened_last(editions: lis
 
 
 @given(EDITIONS, st.lists(st.tuples(st.integers(0, 8), st.booleans(), st.integers(1, 99)), max_size=20))
-def test_sums_are_complete_and_only_what_nobody_reads_is_outdated(
+def test_sums_are_complete_and_only_what_no_process_reads_is_outdated(
     editions: list[FoundEdition], rows: list[tuple[int, bool, int]]
 ) -> None:
     copies = []
@@ -138,7 +138,7 @@ def test_two_datasets_in_one_folder_are_listed_apart(tmp_path: Path) -> None:
     assert found[str(other.remote)].pinned_bytes == 100_000
 
 
-def test_an_old_edition_is_outdated_once_nobody_reads_it(tmp_path: Path) -> None:
+def test_an_old_edition_is_outdated_once_no_process_reads_it(tmp_path: Path) -> None:
     data = write_dataset(tmp_path, num_shards=2)
     reader = start_client(_HOLD, tmp_path, 2)
     assert reader.stdout is not None

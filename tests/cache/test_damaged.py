@@ -73,7 +73,7 @@ def test_what_cannot_be_fetched_again_is_an_error(tmp_path: Path) -> None:
         check_shard(cache, 1)
 
 
-def test_a_file_of_somebody_else_stays_and_the_right_one_lies_apart(tmp_path: Path) -> None:
+def test_a_file_of_another_program_stays_and_the_right_one_lies_apart(tmp_path: Path) -> None:
     data = write_dataset(tmp_path, num_shards=1)
     data.local.mkdir()
     for path in data.remote.iterdir():

@@ -75,7 +75,7 @@ def test_a_lease_outlives_its_cache_and_closes_with_the_last_word_of_it(tmp_path
     assert descriptors() == before
 
 
-def test_a_shard_that_nobody_could_lease_leaves_nothing_open(tmp_path: Path) -> None:
+def test_a_shard_that_could_not_be_leased_leaves_nothing_open(tmp_path: Path) -> None:
     """The way of an error: its traceback leads through everything that was open when it was raised."""
     data = write_dataset(tmp_path, num_shards=1)
     cache = data.cache(retry=0)

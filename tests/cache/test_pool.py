@@ -150,7 +150,7 @@ def test_the_first_failure_ends_the_rest(pool: PiecePool) -> None:
     assert pool.wait([pool.submit(owner, 1, source(), "x", lambda: 7)]) == [7]
 
 
-def test_a_piece_that_hangs_is_given_up_and_blocks_nobody(pool: PiecePool) -> None:
+def test_a_piece_that_hangs_is_given_up_and_blocks_no_other(pool: PiecePool) -> None:
     gate = threading.Event()
     try:
         for _ in range(3):
@@ -180,7 +180,7 @@ def test_a_piece_that_shows_signs_of_life_takes_as_long_as_it_takes(
     assert pool.wait([pool.submit(PieceOwner(0), 1, source(0.1), "x", trickle)]) == [7]
 
 
-def test_whoever_is_given_up_ends_its_pause_and_its_tries(pool: PiecePool) -> None:
+def test_a_piece_that_is_given_up_ends_its_pause_and_its_tries(pool: PiecePool) -> None:
     begun, ended, owner = threading.Event(), threading.Event(), PieceOwner(0)
 
     def try_for_ever() -> None:

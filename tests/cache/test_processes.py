@@ -148,7 +148,7 @@ def test_the_fetcher_is_killed_between_requests(tmp_path: Path, runtime: Path) -
         assert len(fetcher_pids(runtime)) == 1
 
 
-def test_the_fetcher_is_killed_while_somebody_waits(tmp_path: Path, runtime: Path) -> None:
+def test_the_fetcher_is_killed_while_a_client_waits(tmp_path: Path, runtime: Path) -> None:
     data = write_dataset(tmp_path)
     with data.cache(limit_bytes=200_000) as cache:
         leases = [cache.lease(0, shard) for shard in data.shards[:2]]
@@ -357,7 +357,7 @@ STUCK = (
 )
 
 
-def test_a_fetcher_that_cannot_leave_holds_up_nobody(
+def test_a_fetcher_that_cannot_leave_holds_up_no_client(
     tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_dataset(tmp_path)

@@ -241,8 +241,8 @@ def asked_scheduler(data: Dataset, url: str) -> Iterator[Scheduler]:
 
 
 def check_half(report: Callable[[], Progress], total: int) -> None:
-    on_its_way = 0 if total < 1 << 20 else 1 << 16  # of large pieces what came last may wait for more
-    wait_until(lambda: total // 2 - on_its_way <= report().num_bytes <= total // 2)
+    held_back = 0 if total < 1 << 20 else 1 << 16  # of large pieces what came last may wait for more
+    wait_until(lambda: total // 2 - held_back <= report().num_bytes <= total // 2)
     wait_until(lambda: report().bytes_per_s > 0)
     assert report().total_bytes == total
 

@@ -219,7 +219,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_followed(tmp_path: Path, kind
     assert (tmp_path / "elsewhere").read_bytes() == bytes(100_000)
 
 
-def test_the_users_own_cache_is_private_and_a_folder_of_his_choice_follows_the_umask(tmp_path: Path) -> None:
+def test_the_users_own_cache_is_private_and_a_chosen_folder_follows_the_umask(tmp_path: Path) -> None:
     with MDSWriter(out=tmp_path / "data", columns={"x": "int"}, compression="zstd") as writer:
         writer.write({"x": 1})
     with private_places() as places:

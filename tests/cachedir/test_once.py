@@ -64,7 +64,7 @@ def test_one_of_many_processes_computes_it(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("computed-*"))) == 1
 
 
-def test_whoever_waits_goes_on_when_the_one_that_computes_is_killed(tmp_path: Path) -> None:
+def test_a_process_that_waits_goes_on_when_the_one_that_computes_is_killed(tmp_path: Path) -> None:
     begun = multiprocessing.get_context("fork").Event()
     slow = start(compute_for_ever, begun)
     assert begun.wait(30)
@@ -75,7 +75,7 @@ def test_whoever_waits_goes_on_when_the_one_that_computes_is_killed(tmp_path: Pa
     assert waiting.exitcode == 0
 
 
-def test_its_lock_file_stays_so_that_nobody_locks_another_of_that_name(tmp_path: Path) -> None:
+def test_its_lock_file_stays_so_that_no_process_locks_another_of_that_name(tmp_path: Path) -> None:
     path = tmp_path / "arrays" / stripe_name(stripe_of("order"))
     lock_within(path, 1).close()
     before = path.stat().st_ino
@@ -83,7 +83,9 @@ def test_its_lock_file_stays_so_that_nobody_locks_another_of_that_name(tmp_path:
     assert path.stat().st_ino == before
 
 
-def test_whoever_has_waited_too_long_computes_it_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_has_waited_too_long_computes_it_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(once, "_PATIENCE_S", 0.05)
     held = lock_within(tmp_path / "arrays" / stripe_name(stripe_of("order")), 1)
     try:

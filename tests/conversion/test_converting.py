@@ -1,4 +1,4 @@
-"""Conversions: the same bytes whoever runs them and whatever is killed; only what is missing is made again."""
+"""Conversions: the same bytes however they are run and whatever is killed; only what is missing is made again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_rows_arrive_in_order_under_the_public_name(data: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("how", ["two processes", "five processes", "job array", "store"])
-def test_the_same_bytes_whoever_runs_the_tasks(data: Path, tmp_path: Path, how: str) -> None:
+def test_the_same_bytes_however_the_tasks_are_run(data: Path, tmp_path: Path, how: str) -> None:
     converted(data, tmp_path / "one")
     if how == "job array":
         for number in (2, 0, 1):

@@ -292,7 +292,7 @@ def test_a_new_job_reads_the_new_version_while_an_old_one_still_holds_the_old(tm
         assert values(new) == [2] * NUM_SAMPLES
 
 
-def test_appending_disturbs_nobody_and_fetches_only_what_is_new(tmp_path: Path) -> None:
+def test_appending_disturbs_no_reader_and_fetches_only_what_is_new(tmp_path: Path) -> None:
     write(tmp_path / "data", 1)
     arguments: dict[str, Any] = {"remote": tmp_path / "data", "local": tmp_path / "cache", "batch_size": 1}
     with StreamingDataset(predownload=1, **arguments) as old:
@@ -340,7 +340,7 @@ def test_nothing_is_asked_of_the_store_about_shards_that_are_here(tmp_path: Path
         assert all_are(read_elsewhere(remote=f"{url}/data"), 1)
 
 
-def test_the_same_bytes_uploaded_again_disturb_nobody_if_there_are_digests(tmp_path: Path) -> None:
+def test_the_same_bytes_uploaded_again_disturb_no_reader_if_there_are_digests(tmp_path: Path) -> None:
     write(tmp_path / "data", 1, hashes="xxh64")
     with StreamingDataset(
         remote=tmp_path / "data", local=tmp_path / "cache", batch_size=1, predownload=1, cache_limit=3000

@@ -145,7 +145,7 @@ def test_neighbours_that_are_not_where_one_expects_them_are_found_by_the_table(d
         assert len(proxy.rounds) == 3
 
 
-def test_large_shards_are_on_their_way_beside_the_first_batch_and_few_of_them(data: WebServer) -> None:
+def test_large_shards_are_fetched_beside_the_first_batch_and_few_of_them(data: WebServer) -> None:
     name, num_samples, batch = "trips-large", 320, 12
     with MDSWriter(out=data.files / name, columns={"x": "ndarray:int32:16384"}, size_limit=80 * 65_600) as writer:
         for number in range(num_samples):

@@ -163,7 +163,7 @@ def test_thirty_processes_with_room_for_one_shard_each(remote: Path, tmp_path: P
         assert bytes_in(tmp_path / "cache") <= limit
 
 
-def test_shards_are_let_go_of_when_nobody_can_ask_for_them(remote: Path, tmp_path: Path, places: Path) -> None:
+def test_shards_are_let_go_of_when_no_client_can_ask_for_them(remote: Path, tmp_path: Path, places: Path) -> None:
     """A fetcher that is started in the place of a killed one knows nothing of those who are idle."""
     with open_dataset(remote, tmp_path / "cache") as dataset:
         assert first_of_each(dataset) == FIRST_OF_EACH

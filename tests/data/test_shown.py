@@ -88,14 +88,14 @@ def serving(status: int, body: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("remote", ["http://no-such-host.invalid/data", "s3://bucket/data"])
-def test_a_host_whose_name_nobody_knows(remote: str) -> None:
+def test_a_host_whose_name_is_unknown(remote: str) -> None:
     options = {"s3": {"endpoint_url": "http://no-such-host.invalid", "key": "k", "secret": "s"}}
     with pytest.raises(StoreError, match="cannot resolve the host name 'no-such-host.invalid': check its"):
         StreamingDataset(remote=remote, download_retry=0, download_timeout=2, storage_options=options)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
-def test_credentials_that_nobody_gave(scheme: str) -> None:
+def test_credentials_that_were_not_given(scheme: str) -> None:
     with serving(403, b"<Error><Code>AccessDenied</Code></Error>") as url:
         nameless = resolve_store(f"{scheme}://bucket/data", {"endpoint_url": url}, environ={"HOME": "/nonexistent"})
         with pytest.raises(AccessDeniedError, match="No credentials were found, so the request was not signed: pass"):

@@ -262,7 +262,7 @@ def test_frames_that_cannot_be_read_do_not_keep_threads_from_others(tmp_path: Pa
 
 
 class Late(Flat):
-    """Has a thread that decodes ahead wait, between choosing a frame and getting its file, for whoever reads."""
+    """Has a thread that decodes ahead wait, between choosing a frame and getting its file, for the reader."""
 
     def __init__(self) -> None:
         self.has_chosen, self.is_read = threading.Event(), threading.Event()

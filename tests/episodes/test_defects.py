@@ -275,7 +275,7 @@ def test_rows_and_videos_are_of_one_revision() -> None:
         repo = hub.repos["datasets/me/moving"] = Repo()
         repo.commit("main", files)
         with StreamingLeRobotDataset("me/moving", storage_options=hub.options()) as dataset:
-            repo.commit("main", files | other)  # somebody pushes while the job runs
+            repo.commit("main", files | other)  # another user pushes while the job runs
             for number in (0, 100, 162):
                 assert codes_of(dataset[number][TOP]) == [number]
 

@@ -125,7 +125,7 @@ def test_samples_are_alike_and_what_is_missing_is_marked(robots: dict[str, Path]
     assert (arm["dataset_index"].item(), hand["dataset_index"].item()) == (0, 1)
 
 
-def test_a_window_of_one_picture_is_a_picture_whoever_has_it(robots: dict[str, Path]) -> None:
+def test_a_window_of_one_picture_is_a_picture_in_every_dataset(robots: dict[str, Path]) -> None:
     with open_mix(robots, delta_timestamps={TOP: [0.1]}) as mix:
         assert mix[0][TOP].shape == mix[60][TOP].shape == (3, SIZE, SIZE)
 

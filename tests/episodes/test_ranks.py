@@ -46,7 +46,7 @@ def test_ranks_go_on_where_one_process_stopped(tmp_path: Path, ranks: int, worke
     assert [report["world"] for report in reports] == [ranks] * ranks
     turned = (
         reports[8 % ranks :] + reports[: 8 % ranks]
-    )  # position p is read by rank p % ranks, whoever read those before
+    )  # position p is read by rank p % ranks, whichever read those before
     rest = list(chain.from_iterable(zip(*(report["seen"][0] for report in turned), strict=True)))
     assert rest[: NUM_FRAMES - 8] == whole[8:]
     second = list(chain.from_iterable(zip(*(report["seen"][1] for report in reports), strict=True)))

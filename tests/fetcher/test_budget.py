@@ -325,7 +325,7 @@ def test_a_smaller_limit_of_others_is_told(mine: int | None, warned: bool) -> No
     assert all("limits /a to" in text for text in warnings)
 
 
-def test_a_share_of_the_disk_that_nobody_gave_is_no_reason_to_warn() -> None:
+def test_a_share_of_the_disk_that_was_not_given_is_no_reason_to_warn() -> None:
     budget = budget_of({}, Limit(100, A), is_given=False)
     assert budget.open("other", A, None, is_given=False) == []
     assert budget.limits_of("/a") == [Limit(100, A)]

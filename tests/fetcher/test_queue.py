@@ -334,7 +334,7 @@ def test_a_request_that_has_got_room_is_not_late(wishes: Wishes) -> None:
     assert wishes.queue.take_late(100.0) == []
 
 
-def test_no_request_is_late_while_something_is_on_its_way_to_the_same_room(wishes: Wishes) -> None:
+def test_no_request_is_late_while_a_download_goes_to_the_same_room(wishes: Wishes) -> None:
     """A store that is away for a minute holds up downloads that have room, and is no reason to say there is none."""
     wishes.ask("d/coming", timeout_s=1.0)
     assert wishes.take() == "d/coming"

@@ -101,7 +101,7 @@ def start_drivers(scheduler: Scheduler, data: Dataset) -> None:
     wait_until(lambda: not scheduler.stats().queued and not scheduler.stats().in_flight)
 
 
-def test_a_prefetch_without_room_that_somebody_comes_to_wait_for(
+def test_a_prefetch_without_room_that_a_client_comes_to_wait_for(
     tmp_path: Path, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_dataset(tmp_path, num_shards=12, compression="zstd")

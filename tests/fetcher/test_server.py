@@ -149,7 +149,7 @@ def held(scheduler: Scheduler, data: Dataset) -> Iterator[None]:
         thread.join()
 
 
-def test_others_are_served_while_somebody_evicts(tmp_path: Path, scheduler: Scheduler, door: Path) -> None:
+def test_others_are_served_while_one_client_evicts(tmp_path: Path, scheduler: Scheduler, door: Path) -> None:
     slow, quick = write_dataset(tmp_path / "slow"), write_dataset(tmp_path / "quick")
     items = [item_of_shard(shard, number, "0e") for number, shard in enumerate(slow.infos)]
     with talking(door) as waiting, talking(door) as newcomer:
@@ -301,7 +301,7 @@ def test_large_messages_wait_for_each_other(door: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("header", [{"op": "Nothing"}, {"op": "Expect", "is": 1}, {"op": "Hello", "id": "one"}])
-def test_whoever_asks_nothing_and_makes_no_sense_is_left(door: Path, header: dict[str, Any]) -> None:
+def test_a_client_that_makes_no_sense_is_left(door: Path, header: dict[str, Any]) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(FAR_TOO_LONG_S)
         client.connect(str(door))

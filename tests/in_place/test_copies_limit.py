@@ -28,7 +28,7 @@ def copies_in(cache: Path) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-def test_they_go_where_the_user_says_but_never_among_his_files(tmp_path: Path) -> None:
+def test_they_go_where_the_user_says_but_never_among_the_data(tmp_path: Path) -> None:
     data = KINDS["parquet"].write_files(tmp_path / "data", 2)
     for local, is_used in ((tmp_path / "fast", True), (data, False), (data / "below", False)):
         with StreamingDataset(remote=str(data / "*.parquet"), local=str(local)) as dataset:

@@ -63,7 +63,7 @@ def test_processes_that_see_the_same_files_share_them(tmp_path: Path) -> None:
     assert sorted(chain.from_iterable(rank["numbers"] for rank in ranks)) == list(range(200))
 
 
-def test_nobody_has_to_say_which_process_this_is(tmp_path: Path) -> None:
+def test_the_process_finds_out_which_it_is(tmp_path: Path) -> None:
     folder = KINDS["jsonl"].write_files(tmp_path / "data")
     ranks = run_ranks(folder, folder, says_rank="no")
     assert sorted(chain.from_iterable(rank["numbers"] for rank in ranks)) == list(range(200))

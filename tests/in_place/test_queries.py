@@ -77,7 +77,7 @@ def ranges_of(requests: Sequence[Request]) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_every_request_has_the_query_and_nobody_else_does(
+def test_every_request_has_the_query_and_nothing_shown_has(
     kind: str, signed: SignedFiles, places: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     signed.add(kind, 2)

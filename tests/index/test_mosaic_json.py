@@ -331,7 +331,7 @@ def test_the_bad_shard_is_named() -> None:
 
 
 def test_a_shard_cannot_hold_more_samples_than_offsets() -> None:
-    """Whoever trusts the number of samples would otherwise make room for four billion of them."""
+    """A reader that trusts the number of samples would otherwise make room for four billion of them."""
     for kind, file in (("mds", "raw_data"), ("csv", "raw_meta")):
         entry = good_entry(kind)
         entry[file]["bytes"] = 4 + 4 * (entry["samples"] + 1)

@@ -66,7 +66,7 @@ def test_a_thread_that_does_not_pay_is_seldom_tried_again() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 8, 19, 20, 21, 40, 41, 700])
 @pytest.mark.parametrize("thread_s", [0.0, 0.02])
-def test_all_items_come_in_order_whoever_reads_them(count: int, thread_s: float) -> None:
+def test_all_items_come_in_order_whichever_thread_reads_them(count: int, thread_s: float) -> None:
     assert Simulated(count, read_s=0.01, thread_s=thread_s, loop_s=0.01).run() == list(range(count))
     assert not reading_threads()
 
@@ -88,7 +88,7 @@ def test_an_error_comes_in_its_place_and_leaves_no_thread(good: int) -> None:
     assert not reading_threads()
 
 
-def test_whoever_stops_ends_the_thread() -> None:
+def test_a_consumer_that_stops_ends_the_thread() -> None:
     simulated = Simulated(10**6, read_s=0.05, thread_s=0.0, loop_s=0.05)
     items = prefetch_adaptively(simulated.source, ahead=3, clock=simulated.clock)
     for _ in range(12):

@@ -53,7 +53,7 @@ def test_it_holds_so_many_items_or_bytes_and_no_more(ahead: int, max_bytes: int,
     assert list(items) == list(range(2, 50))
 
 
-def test_whoever_stops_ends_the_thread() -> None:
+def test_a_consumer_that_stops_ends_the_thread() -> None:
     items = in_thread(lambda: numbers(10**9), ahead=2, max_bytes=100, weigh=lambda _: 1)
     assert next(items) == 0
     assert len(reading_threads()) == 1

@@ -38,7 +38,7 @@ def test_a_permutation_has_every_number_once(key: int, size: int) -> None:
 
 
 @given(key=st.integers(0, 2**64 - 1), sizes=st.lists(st.integers(0, 50), min_size=1, max_size=20))
-def test_a_group_is_shuffled_the_same_whoever_is_with_it(key: int, sizes: list[int]) -> None:
+def test_a_group_is_shuffled_the_same_whatever_is_with_it(key: int, sizes: list[int]) -> None:
     together = sort_groups(key, 5, np.array(sizes))
     start = 0
     for number, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""A package of somebody else: a format, encodings, an order, a store and a catalog, each known by an entry point."""
+"""A package of another author: a format, encodings, an order, a store and a catalog, each known by an entry point."""
 
 from __future__ import annotations
 

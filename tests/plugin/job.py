@@ -1,4 +1,4 @@
-"""Writes or streams with what a package of somebody else brings, in a process that knows it by entry points alone."""
+"""Writes or streams with what a package of another author brings, in a process that knows it by entry points alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A package of somebody else is installed: its format, encodings, order, store and catalog work like ours."""
+"""A package of another author is installed: its format, encodings, order, store and catalog work like ours."""
 
 from __future__ import annotations
 

@@ -195,6 +195,6 @@ def test_a_source_has_few_members() -> None:
     assert [isinstance(told, ability) for ability in abilities] == [True, True, True, False, False, False]
 
 
-def test_a_source_that_nobody_knows() -> None:
+def test_a_source_of_an_unknown_type() -> None:
     with pytest.raises(ConfigError, match="unknown source 'squirrels'"):
         StreamingDataset(streams=[Stream(source="squirrels")])

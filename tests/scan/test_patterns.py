@@ -51,7 +51,7 @@ def test_places(given_place: str | list[str], root: str, patterns: list[str]) ->
     assert find_source(given_place, SUFFIXES) == NamedFiles(root, tuple(patterns))
 
 
-def test_lists_that_name_no_one_place() -> None:
+def test_lists_that_name_several_places() -> None:
     with pytest.raises(ConfigError, match="several places, such as s3://a/ and s3://b/: make a stream for each"):
         find_source(["s3://a/1.tar", "s3://b/1.tar"], SUFFIXES)
     with pytest.raises(ConfigError, match="the list of files is empty"):

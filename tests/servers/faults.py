@@ -147,7 +147,7 @@ class FaultProxy:
         self._thread.join()
 
     def go_away(self) -> None:
-        """Hang up on everybody and refuse whoever comes, as a server that is down."""
+        """Hang up on all clients and refuse new ones, as a server that is down."""
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
 
     def come_back(self) -> None:
@@ -161,7 +161,7 @@ class FaultProxy:
 
     async def _serve(self) -> None:
         self._serving = asyncio.current_task()
-        with socket.socket() as reserved:  # keeps the port for us while nobody listens there
+        with socket.socket() as reserved:  # keeps the port for us while no server listens there
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind(("127.0.0.1", 0))
             self._port = reserved.getsockname()[1]
@@ -192,7 +192,7 @@ class FaultProxy:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        for writer in self._open:  # a task that has not begun closes nothing, and a silent peer lets nobody close
+        for writer in self._open:  # a task that has not begun closes nothing, and a silent peer lets no writer close
             writer.transport.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)  # connections close in the next turn of the loop
@@ -248,7 +248,7 @@ class FaultProxy:
             raise _GoneError
         has_body = not request.start.startswith(b"HEAD ") and answer.start.split(b" ")[1] not in (b"204", b"304")
         if fault == "drop" or (is_upload and fault == "short") or (fault in ("reset", "cut") and not has_body):
-            raise _GoneError  # what was asked for is done, and nobody hears of it
+            raise _GoneError  # what was asked for is done, and no client hears of it
         body_fault = None if is_upload or not has_body else fault
         source, length = server[0], answer.length if has_body else 0
         if has_body and answer.get("transfer-encoding"):
@@ -306,7 +306,7 @@ class FaultProxy:
             if not block:
                 raise _GoneError
             await self._throttle(len(block))
-            self.counts["bytes"] += len(block)  # before anybody has them: who reads the count may be quicker than we
+            self.counts["bytes"] += len(block)  # before a client has them: a reader of the count may be quicker than we
             sink.write(block)
             await sink.drain()
             length -= len(block)

@@ -30,7 +30,7 @@ http {{
   }}
 }}
 """
-# As root it would read as somebody who may not look into the folders of the tests.
+# As root it would read as a user who may not look into the folders of the tests.
 _USER = "user root root;" if os.geteuid() == 0 else ""
 _TEMPORARY = "\n  ".join(f"{kind}_temp_path {kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
 _FILES = """

@@ -1,4 +1,4 @@
-"""A real sshd on a free port of this machine, with keys of its own and nobody else's."""
+"""A real sshd on a free port of this machine, with keys of its own and no others."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ names = iter(range(10**6))
 
 @pytest.fixture
 def load(tmp_path: Path) -> Iterator[Callable[[str], Any]]:
-    """Gives a module of some source, in a file of its own; each has another name."""
+    """Yield what makes a module of some source, in a file of its own; each has another name."""
     loaded = []
 
     def load(text: str, name: str | None = None) -> Any:

@@ -106,7 +106,7 @@ def test_what_lies_before_is_not_read(kind: str, tmp_path: Path, num_read: list[
     assert sum(num_read) < size / 4
 
 
-def test_columns_of_arrow_that_nobody_wants_are_not_read(tmp_path: Path, num_read: list[int]) -> None:
+def test_columns_of_arrow_that_are_not_wanted_are_not_read(tmp_path: Path, num_read: list[int]) -> None:
     (tmp_path / "a.arrow").write_bytes(arrow(pa.ipc.new_file))
     source = ArrowShardedSource(str(tmp_path), columns=["kind", "n"])
     assert list(source) == [{"kind": row["kind"], "n": row["n"]} for row in ROWS]

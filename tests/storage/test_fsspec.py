@@ -141,7 +141,7 @@ def test_a_protocol_whose_package_is_missing() -> None:
         store_of("absent://x").read("y")
 
 
-def test_a_protocol_that_nobody_knows() -> None:
+def test_an_unknown_protocol() -> None:
     with pytest.raises(UnknownSchemeError, match="install fsspec"):
         store_of("gopher://hole")
 

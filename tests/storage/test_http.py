@@ -184,7 +184,7 @@ def test_proxies_and_certificates() -> None:
         open_store(resolve_store("https://host/a", {"verify": "/missing.pem"}, environ={})).read("x")
 
 
-def test_a_certificate_that_nobody_vouches_for_is_told_at_once(tmp_path: Path) -> None:
+def test_a_certificate_without_an_authority_is_told_at_once(tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "example")])
     now = datetime.now(timezone.utc)

@@ -273,7 +273,7 @@ def test_who_asks(tmp_path: Path) -> None:
         resolve_store("hf://datasets/o/n@a", {"revision": "b"}, environ=NOTHING)
 
 
-def test_the_first_request_of_a_process_needs_nobody_to_have_imported_anything() -> None:
+def test_the_first_request_of_a_process_needs_nothing_imported_before() -> None:
     """huggingface_hub loads its modules when they are asked for, and its helpers not even then."""
     program = """
 from penstock.errors import StoreError

@@ -49,7 +49,7 @@ def test_an_upload_shows_no_half_files(tmp_path: Path) -> None:
 
 
 @contextmanager
-def as_nobody() -> Iterator[None]:
+def as_other_user() -> Iterator[None]:
     """Act as a user who is not allowed everything."""
     user = os.geteuid()
     if user == 0:
@@ -63,7 +63,7 @@ def as_nobody() -> Iterator[None]:
 def test_no_permission(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"1")
     (tmp_path / "x").chmod(0)
-    with as_nobody(), pytest.raises(AccessDeniedError, match="no permission"):
+    with as_other_user(), pytest.raises(AccessDeniedError, match="no permission"):
         LocalStore(tmp_path).read("x")
 
 

@@ -83,7 +83,7 @@ def test_a_refusal_is_said_as_ever(nginx: WebServer) -> None:
         list(read_many(store, [("a", Span(0, 5)), ("b", Span(0, 5))]))
 
 
-def test_whoever_has_enough_leaves_no_thread_behind(nginx: WebServer, folder: str) -> None:
+def test_a_reader_that_has_enough_leaves_no_thread_behind(nginx: WebServer, folder: str) -> None:
     with FaultProxy(nginx.url, Faults(rate=0.5, kinds=("stall",))) as proxy:
         store = open_store(f"{proxy.url}/{folder}", retry=PATIENT)
         answers: Iterator[object] = read_many(store, [(f"{number}", Span(0, 5)) for number in range(NUM_FILES)])

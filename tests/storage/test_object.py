@@ -47,7 +47,7 @@ def is_signed(request: Request) -> bool:
     return "authorization" in request.headers
 
 
-def test_a_public_bucket_is_read_by_whoever_is_refused() -> None:
+def test_a_public_bucket_is_read_without_credentials_that_are_refused() -> None:
     with run_script(lambda request: DENIED if is_signed(request) else whole(b"public")) as server:
         store = open_at("s3://public/x", server.url)
         assert store.read("a") == b"public"
@@ -92,7 +92,7 @@ def test_the_requester_pays() -> None:
         assert server.requests[0].headers["x-amz-request-payer"] == "requester"
 
 
-def test_the_environment_of_whoever_opens_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_the_opening_process_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     with run_script(lambda request: whole(b"data")) as server:
         settings = resolve_store("s3://b/env", {"key": "test-key", "secret": "s", "endpoint": server.url}, environ={})
         for name in ("AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_PROFILE"):

@@ -66,7 +66,7 @@ def test_pauses_double_up_to_a_limit_and_retries_are_witnessed() -> None:
     assert len(calls) == 5
 
 
-def test_whoever_gives_up_says_what_was_tried_for_how_long_and_why() -> None:
+def test_a_read_that_gives_up_says_what_was_tried_for_how_long_and_why() -> None:
     clock = Clock()
     _, action = failing(99, StoreError("it: the server answered 503", status=503))
     with pytest.raises(StoreTimeoutError) as failure:

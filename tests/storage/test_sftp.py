@@ -111,7 +111,7 @@ def test_an_upload_starts_again(server: SshServer, tmp_path: Path) -> None:
         hang_up()
 
 
-def test_nobody_there(server: SshServer, tmp_path: Path) -> None:
+def test_no_server_there(server: SshServer, tmp_path: Path) -> None:
     lost: list[StoreError] = []
     store = store_of(server, tmp_path, port=free_port(), hooks=RetryHooks(on_retry=lost.append))
     with pytest.raises(StoreError, match="onnect"):

@@ -125,7 +125,7 @@ def test_while_an_object_is_fetched(proxy: FaultProxy, folder: str) -> None:
 
 
 def test_what_is_missing_or_forbidden_fails_at_once() -> None:
-    """Whoever asks twice has waited for nothing."""
+    """A reader that asks twice has waited for nothing."""
     for status, kind in ((404, ObjectNotFoundError), (403, AccessDeniedError)):
         with run_script(lambda _, status=status: Answer(status)) as server:  # type: ignore[misc]
             with pytest.raises(kind):

@@ -277,7 +277,7 @@ class Cache:
         return found
 
     def keep(self, listener: ShareListener) -> None:
-        """Tell a listener, which must be held elsewhere, what it may keep open between uses from now on."""
+        """Limit what a listener, which must be held elsewhere, may keep open between uses from now on."""
         self._process.get().listeners.add(listener)
 
     def stats(self) -> CacheStats:

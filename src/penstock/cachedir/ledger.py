@@ -200,7 +200,7 @@ class Ledger:
     # --- The file -------------------------------------------------------------------------------------------
 
     def _refresh(self) -> None:
-        """Read what was written since the last look, by whomever."""
+        """Read what was written since the last look, by any process."""
         try:
             size = self._size()
         except (FileNotFoundError, NotADirectoryError):

@@ -51,7 +51,7 @@ def _add(counts: _Counts, others: StreamStats | None) -> _Counts:
 
 
 class RobotDataset(StreamingDataset):
-    """Frames of robot episodes, of one dataset or several. Whoever inherits from it sets the two attributes."""
+    """Frames of robot episodes, of one dataset or several. A subclass sets the two attributes."""
 
     _sources: Sequence[EpisodeSource]  # of its streams, in their order
     _episode_counters: Counters

@@ -41,7 +41,7 @@ class EpisodeKeyframes:
     """The keyframes of episodes' clips, and where in its clip each episode begins."""
 
     tables: list[Int64Array]
-    table_of: Int64Array  # by episode; NOT_KNOWN: only whoever reads the packets knows
+    table_of: Int64Array  # by episode; NOT_KNOWN: only the packets say
     firsts: Int64Array  # by episode: the frame of its clip
 
 

@@ -1,8 +1,8 @@
 """The videos of a process: open files used last, frames wanted next, and counts of both.
 
-What a pass will read is known beforehand. So whoever decodes a frame goes on, within its group of pictures, to those
-that samples will soon want, and keeps these; all that fit into `frame_cache_bytes`, as they come from the decoder,
-which takes half the memory of RGB. Threads do the same ahead of whoever reads.
+What a pass will read is known beforehand. So a thread that decodes a frame goes on, within its group of pictures, to
+those that samples will soon want, and keeps these; all that fit into `frame_cache_bytes`, as they come from the
+decoder, which takes half the memory of RGB. Threads do the same ahead of the reader.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COUNTED = ("hits", "misses", "evictions", "frames_decoded", "frames_used", "fram
 _GONE_ON = 64  # frames at most, to the next group
 _LEFT_OVER = 8  # frames at most, of a group that is decoded
 _ROOM_FOR_LEFT_OVERS = 64 * _LEFT_OVER  # of as many groups as a pool has
-_LOOKED_AT = 64  # wants, to find one that nobody is busy with
+_LOOKED_AT = 64  # wants, to find one that no thread is busy with
 _of_parents: list[Videos] = []  # in a forked child, and never closed there
 
 
@@ -57,7 +57,7 @@ class Videos:
         backend: Decodes them.
         max_open: How many files stay open.
         frame_cache_bytes: How much memory frames may take that are wanted later.
-        num_threads: How many threads decode ahead of whoever reads; 0: he does it himself.
+        num_threads: How many threads decode ahead of the reader; 0: the reader does it.
         keeping: For how long frames are kept; by default, for all samples that were announced.
         row: What is counted goes here.
     """
@@ -79,7 +79,7 @@ class Videos:
         self._locator, self._num_threads, self._row = locator, num_threads, row
         self._kept = FrameCache(frame_cache_bytes)
         self._wanted = WantedFrames()
-        self._failed: set[ClipKey] = set()  # by threads: whoever reads them is told
+        self._failed: set[ClipKey] = set()  # by threads: their reader is told
         self._pictures = backend.make_pictures(frame_cache_bytes)
         self._rgb_lock = threading.Lock()
         self._changed = threading.Condition()  # guards all of the above, and the open files
@@ -181,7 +181,7 @@ class Videos:
         )
 
     def _frames(self, clip: ClipKey, held: OpenClip, wanted: Int64Array) -> dict[int, Any]:
-        """Return frames by their numbers in the file, decoding those that nobody has kept."""
+        """Return frames by their numbers in the file, decoding those that are not kept."""
         with self._changed:
             found = {number: self._kept.get((clip, number - held.first)) for number in wanted.tolist()}
         missing = np.array([number for number, frame in found.items() if frame is None], np.int64)
@@ -340,7 +340,7 @@ class Videos:
                     return
                 try:
                     self._decode_want(want)
-                except PenstockError:  # whoever reads it is told
+                except PenstockError:  # its reader is told
                     with self._changed:
                         self._failed.add(want.clip)
         finally:

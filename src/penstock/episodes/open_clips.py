@@ -59,7 +59,7 @@ class ClipLocator(Protocol):
 
 
 class OpenClip:
-    """An open file; whoever holds `is_busy` has it for himself, and reads an episode that begins at `first`."""
+    """An open file; the thread that set `is_busy` has it alone, and reads an episode that begins at `first`."""
 
     def __init__(self, file: VideoFile, located: LocatedClip) -> None:
         self.file, self._located = file, located
@@ -120,7 +120,7 @@ class OpenClips:
         return len(self._open)
 
     def hold(self, clip: ClipKey) -> OpenClip:
-        """Return an open file to one thread, opening it if nobody has, waiting for others who have it."""
+        """Return an open file to one thread, opening it if none has, waiting for others that hold it."""
         decoder, begin_s = self._locator.decoder(clip), self._locator.begin_in_clip_s(clip)
         with self._changed:
             self._changed.wait_for(lambda: not self._is_busy(decoder))
@@ -161,14 +161,14 @@ class OpenClips:
         if share.num_bytes is not None:
             most = min(most, int(share.num_bytes / max(1.0, self._locator.clip_bytes)))
         self._most_kept = 0 if share.is_tight else max(1, most)
-        if self._changed.acquire(blocking=False):  # else whoever holds it looks when he is done
+        if self._changed.acquire(blocking=False):  # else the thread that holds it looks when it is done
             try:
                 self._close_excess(self._most_kept)
             finally:
                 self._changed.release()
 
     def close(self) -> None:
-        """Close all files; call it with the guard held, once nobody has any."""
+        """Close all files; call it with the guard held, once no thread holds any."""
         for held in self._open.values():
             held.close()
         self._open.clear()

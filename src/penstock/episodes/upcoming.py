@@ -111,7 +111,7 @@ class _Kept(NamedTuple):
 
 
 class FrameCache:
-    """Keeps frames by when they are wanted; of those that nobody is known to want, the newest. Not for two threads."""
+    """Keeps frames by when they are wanted; of those not known to be wanted, the newest. Not for two threads."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes

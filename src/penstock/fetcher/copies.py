@@ -285,10 +285,10 @@ def _is_strangers(directory: Path, name: str) -> bool:
     """
     try:
         status = os.lstat(directory / name)
-        can_anybody_write = bool(directory.stat().st_mode & stat.S_IWOTH)
+        can_all_write = bool(directory.stat().st_mode & stat.S_IWOTH)
     except OSError:
         return True
-    return can_anybody_write and status.st_uid not in (0, os.getuid())
+    return can_all_write and status.st_uid not in (0, os.getuid())
 
 
 def _is_trusted_file(directory: Path, name: str) -> bool:

@@ -334,12 +334,12 @@ class ItemQueue:
         While something is fetched to the same directories, time does not count: a store that is away holds up what has
         room, and with it those who wait for that room.
         """
-        on_their_way = {queued.key[0] for queued in self.items.values() if queued.has_room}
+        being_fetched = {queued.key[0] for queued in self.items.values() if queued.has_room}
         late = []
         for request, queued in self._refused.items():
             if now < request.late_at:
                 continue
-            if on_their_way & queued.competes_in:
+            if being_fetched & queued.competes_in:
                 request.refused_at = now
             else:
                 late.append((queued, request))

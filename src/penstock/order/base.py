@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class Order(Protocol):
     """A bijection between the positions of an epoch and the samples, laid out in lanes.
 
-    Position p is place `p // num_lanes` of lane `p % num_lanes`. Whoever reads only some lanes touches only
-    the shards of those lanes.
+    Position p is place `p // num_lanes` of lane `p % num_lanes`. A reader of some lanes touches only the shards
+    of those lanes.
     """
 
     @property

@@ -74,7 +74,7 @@ class RunSettings:
             _native_options(order, self, num_ranks=1, global_batch_size=1)
 
 
-# What only MosaicML's orders have: whoever sets one of these wants them.
+# What only MosaicML's orders have: a user who sets one of these wants them.
 _OF_MOSAIC = ("shuffle_algo", "partition_algo", "sampling_method", "sampling_granularity", "mosaic_version")
 _DEFAULTS = {setting.name: setting.default for setting in fields(RunSettings)}
 

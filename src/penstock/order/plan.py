@@ -85,7 +85,7 @@ def worker_first(plan: Plan, at: Cursor, turn: int, seat: Seat, global_batch_siz
 
 def first_uses(shards: Int64Array, steps: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Of shards used at steps, the later the farther down the list, keep the first use of each."""
-    # By hand: the first call of `np.unique` loads all of NumPy's masked arrays, while somebody waits for a first batch.
+    # By hand: the first call of `np.unique` loads all of NumPy's masked arrays, while a user waits for a first batch.
     order = np.argsort(shards, kind="stable")
     ranked = shards[order]
     is_first = np.ones(len(shards), bool)

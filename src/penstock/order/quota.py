@@ -155,7 +155,7 @@ class QuotaMix:
         if self._known_at[number - 1] != position:
             self._known_at.insert(number, position)
             self._known.insert(number, counts)
-        # Those in between serve nobody who reads on: some are kept for those who go back.
+        # Those in between are of no use to readers who go on: some are kept for those who go back.
         while len(self._known_at) > 2 and self._known_at[-2] - self._known_at[-3] < _BETWEEN_KNOWN:
             del self._known_at[-2], self._known[-2]
 

@@ -73,8 +73,8 @@ def resolve_azure(url: str, options: Mapping[str, Any], environ: Mapping[str, st
             f"{shown_url(url)} does not say which storage account: set AZURE_ACCOUNT_NAME, pass account_name in"
             " storage_options, or write abfss://container@account.dfs.core.windows.net/path"
         )
-    is_somebody = taken.pop("instance_credentials", False) or any(name in taken for name in _PROOFS)
-    if not is_somebody and not taken.get("use_azure_cli"):
+    has_identity = taken.pop("instance_credentials", False) or any(name in taken for name in _PROOFS)
+    if not has_identity and not taken.get("use_azure_cli"):
         taken["anonymous"] = True
     endpoint = taken.get("endpoint") or f"https://{taken['account_name']}.blob.core.windows.net"
     connection = resolve_connection(endpoint, taken, environ)

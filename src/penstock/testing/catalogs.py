@@ -8,7 +8,7 @@ from typing import Any
 from penstock.errors import BadIndexError
 from penstock.index.catalog import parse_index
 
-# What stands in the place of a value in a file that somebody else wrote.
+# What stands in the place of a value in a file that another program wrote.
 _STRANGE: tuple[Any, ...] = (None, -1, 1 << 70, 0.5, True, "", "../..", [], [None], {}, {"x": None})
 
 

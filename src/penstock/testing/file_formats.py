@@ -154,5 +154,5 @@ class _Fetched:
     spans: tuple[Span, ...]
 
     def read(self, begin: int, end: int) -> memoryview:
-        assert any(span.begin <= begin <= end <= span.end for span in self.spans), "bytes that nobody asked to fetch"
+        assert any(span.begin <= begin <= end <= span.end for span in self.spans), "bytes that were not to be fetched"
         return memoryview(self.data)[begin:end]

@@ -338,7 +338,7 @@ class PicturePages:
         self.num_bytes = self.num_free_bytes = 0
 
     def take(self, num_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return memory for a picture; it comes back when nobody has the array any more, nor a part of it."""
+        """Return memory for a picture; it comes back when the array is gone, and every view of it."""
         if num_bytes < LARGE_PICTURE_BYTES:
             return np.empty(num_bytes, np.uint8)
         with self._lock:

@@ -132,7 +132,7 @@ class LineReader:
             drop_pages(part)
 
     def close(self) -> None:
-        """Unmap the shard, once nobody looks at its rows any more."""
+        """Unmap the shard, once no view of its rows is left."""
         self._num_samples = 0
         self._rows = None  # what points into a mapping keeps it
         for part in self._parts:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # A shard is fetched, and its lines are found, as a whole: large enough for a store, small enough to wait for.
 SPAN_BYTES = 32 << 20
 _SMALLEST_SPAN_BYTES = SPAN_BYTES // 8  # of what is left at the end of a file; less goes to the span before
-# Whoever reads a row holds all of it. A longer one is no line of text.
+# The reader of a row holds all of it. A longer one is no line of text.
 MAX_ROW_BYTES = 256 << 20
 # What is kept of the beginning of a file, to see what its rows are.
 _HEAD_BYTES = 1 << 20

@@ -37,7 +37,7 @@ class ComputeOnce(Protocol):
     """
 
     def __call__(self, name: str, compute: Callable[[], IdArray], /) -> IdArray:
-        """Return the array of that name, computing it if nobody has yet. It is not to be written to."""
+        """Return the array of that name, computing it if it is not there yet. It is not to be written to."""
 
 
 def _keep_last() -> ComputeOnce:

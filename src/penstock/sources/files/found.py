@@ -45,7 +45,7 @@ class FoundFile:
 
     @property
     def address(self) -> str:
-        """Where it is read, by whomever: on the Hub, in the commit in which it was found."""
+        """Where any process reads it: on the Hub, in the commit in which it was found."""
         return self.pinned_url or self.url
 
     @property

@@ -63,7 +63,7 @@ def _one_rank(
     try:
         torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size)
         call()
-        leaving.wait(100)  # whoever left now could break the connection of one who is still meeting the others
+        leaving.wait(100)  # a rank that left now could break the connection of one that still meets others
         torch.distributed.destroy_process_group()
     except BaseException:
         failures.put(traceback.format_exc())
