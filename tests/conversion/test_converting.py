@@ -238,6 +238,19 @@ def test_bad_rows_are_left_out_and_listed(tmp_path: Path) -> None:
     assert (again.num_found, again.num_rejected) == (again.num_tasks, len(left_out))
 
 
+@pytest.mark.parametrize("format_name", ["mds", "parquet"])
+def test_rows_that_do_not_fit_the_columns_are_left_out(tmp_path: Path, format_name: str) -> None:
+    rows: list[dict[str, Any]] = [{"id": number} for number in range(1000)]
+    rows[700]["id"] = "many"
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = {**SMALL, "format": format_name, "workers": 1}
+    with pytest.raises(Exception, match=r"id|many"):
+        convert(str(tmp_path / "data.jsonl"), tmp_path / "out", **options)
+    report = convert(str(tmp_path / "data.jsonl"), tmp_path / "skip", on_error="skip", **options)
+    assert (report.num_rows, report.num_rejected) == (999, 1)
+    assert "row 700 of" in Path(report.rejected[0]).read_text()
+
+
 def test_no_row_at_all_is_an_error(data: Path, tmp_path: Path) -> None:
     with pytest.raises(EmptyDatasetError):
         converted(data, tmp_path / "out", transform=lambda sample: None)

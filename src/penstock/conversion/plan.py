@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.conversion.inputs import FunctionsSource
-from penstock.conversion.rows import TaskRows, as_chain, split_rules
+from penstock.conversion.rows import FitsColumns, TaskRows, as_chain, split_rules
 from penstock.conversion.tasks import VERSION, ConvertTarget, ConvertTasks, pieces_of, rejected_name
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, OutputExistsError
 from penstock.extras import require
@@ -223,6 +223,8 @@ def plan_conversion(
     }
     first = _first_samples(source, cuts, chain)
     settings, told = _with_columns(settings, columns, (root.read(PLAN_NAME) or {}).get("options", {}), first)
+    if on_error == "skip":
+        chain = (*chain, FitsColumns(settings.columns, settings.schema, drops_extra=settings.drops_extra))
     keys, made = _keys_of(source, cuts), []
     for name, rule in rules.items():
         url = join_url(out, name) if name else out

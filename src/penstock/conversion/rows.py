@@ -7,9 +7,13 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.errors import ConfigError, DataError, MissingColumnError, TransformError
+from penstock.errors import ConfigError, DataError, ExtraColumnError, MissingColumnError, TransformError
+from penstock.extras import require
+from penstock.formats.base import get_format
+from penstock.formats.mds import compile_encoder
 from penstock.order.keys import hash_key
 from penstock.sources.transforms import BatchTransform, ChainedTransform, FlatMapTransform, apply_all, checked_samples
 
@@ -36,6 +40,34 @@ class AnyNumberTransform(FlatMapTransform, written_name="transforms.AnyNumberTra
         if made is None:
             return ()
         return (made,) if isinstance(made, Mapping) else checked_samples(made)  # type: ignore[return-value]
+
+
+class FitsColumns(BatchTransform, written_name="transforms.FitsColumns/1"):
+    """Lets samples pass that can be written with some columns, and fails on others."""
+
+    keeps_number = True
+    batch_size = 256
+
+    def __init__(self, columns: Mapping[str, str] | None, schema: Any, *, drops_extra: bool) -> None:
+        self._columns, self._schema, self._drops_extra = columns, schema, drops_extra
+
+    @cached_property
+    def _encode(self) -> Callable[[Sample], Any]:
+        return compile_encoder(get_format("mds").columns(self._columns or {}), takes_empty=True)
+
+    def __call__(self, samples: list[Sample]) -> list[Sample]:
+        """Return the samples."""
+        if self._schema is not None:
+            require("pyarrow", extra="parquet", purpose="writing Parquet").Table.from_pylist(samples, self._schema)
+        elif self._columns is not None:
+            for sample in samples:
+                if not self._drops_extra and (extra := sample.keys() - self._columns.keys()):
+                    raise ExtraColumnError(f"column {min(extra)!r} is not among the columns: pass columns=")
+                self._encode(sample)
+        return samples
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_encode"}
 
 
 def as_chain(transform: Any) -> ChainedTransform:
