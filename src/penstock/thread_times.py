@@ -23,7 +23,7 @@ class _ThreadTimes(threading.local):
 thread_times = _ThreadTimes()
 
 
-class _Timed:
+class _TimedBlock:
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -35,7 +35,7 @@ class _Timed:
         setattr(thread_times, self._name, getattr(thread_times, self._name) + passed_ns)
 
 
-waiting, decoding = _Timed("waiting_ns"), _Timed("decoding_ns")  # for `with`; one never stands within another
+waiting, decoding = _TimedBlock("waiting_ns"), _TimedBlock("decoding_ns")  # for `with`; one never stands within another
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import clear_cache, list_cache, prune_cache
-from penstock.cache.cleanup import Outcome, removal_order, remove_in_order, sum_up
+from penstock.cache.cleanup import RemovalOutcome, removal_order, remove_in_order, sum_up
 from penstock.cache.contents import CachedCopy, Contents, Standing, mark_newest, standings
 from penstock.cachedir.folder import Folder
 from penstock.cachedir.layout import apart_name, default_directory, new_part_path, stripe_of
@@ -52,7 +52,7 @@ COPIES = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5), st.integers(0
         for number, (num_bytes, used, edition, is_apart) in enumerate(rows)
     ]
 )
-OUTCOMES = st.lists(st.sampled_from(Outcome), min_size=40, max_size=40)
+OUTCOMES = st.lists(st.sampled_from(RemovalOutcome), min_size=40, max_size=40)
 
 
 def name_of(copy: Removable) -> str:
@@ -73,26 +73,28 @@ def test_outdated_copies_go_first_then_those_used_longest_ago(copies: list[Cache
 
 
 @given(COPIES, OUTCOMES, st.integers(-1, 500))
-def test_no_more_goes_than_has_to(copies: list[CachedCopy], outcomes: list[Outcome], to_bytes: int) -> None:
+def test_no_more_goes_than_has_to(copies: list[CachedCopy], outcomes: list[RemovalOutcome], to_bytes: int) -> None:
     answers = iter(outcomes)
     asked: Counter[str] = Counter()
     waits: list[float] = []
 
-    def remove(copy: CachedCopy, wait_s: float) -> Outcome:
+    def remove(copy: CachedCopy, wait_s: float) -> RemovalOutcome:
         asked[copy.record.name] += 1
         waits.append(wait_s)
         return next(answers)
 
     before = sum(copy.num_bytes for copy in copies)
     tried, left = remove_in_order(copies, remove, left_bytes=before, to_bytes=to_bytes)
-    freed = [copy.num_bytes for copy, outcome in tried if outcome in (Outcome.REMOVED, Outcome.GONE)]
+    freed = [copy.num_bytes for copy, outcome in tried if outcome in (RemovalOutcome.REMOVED, RemovalOutcome.GONE)]
     assert left == before - sum(freed)
     assert left <= to_bytes or {name_of(copy) for copy, _ in tried} == {copy.record.name for copy in copies}
     assert not freed or left + freed[-1] > to_bytes  # the last one was needed
     assert max(asked.values(), default=0) <= 2
     assert all(count == 1 for count in Counter(name_of(copy) for copy, _ in tried).values())
     totals = sum_up(tried)
-    assert sum(dataset.num_removed for dataset in totals) == sum(outcome is Outcome.REMOVED for _, outcome in tried)
+    assert sum(dataset.num_removed for dataset in totals) == sum(
+        outcome is RemovalOutcome.REMOVED for _, outcome in tried
+    )
 
 
 # --- Clearing -----------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def _clear(remover: Remover, contents: Contents, place: str | None) -> tuple[lis
     kept, going = removal_order([contents])
     going = [copy for copy in going if _is_meant(copy.source, place)]
     tried, left_bytes = remove_in_order(going, remover.remove, left_bytes=contents.num_bytes)
-    tried += [(copy, Outcome.IN_USE) for copy in kept if _is_meant(copy.source, place)]
+    tried += [(copy, RemovalOutcome.IN_USE) for copy in kept if _is_meant(copy.source, place)]
     names = [copy.record.name for copy in going if isinstance(copy, CachedCopy)]
     remove_empty_folders(contents.directory, names)
     beside_clearing(contents.directory, partial(_remove_rest, remover, contents, place))
@@ -190,7 +190,7 @@ def prune_cache(to: int | float | str, folders: Sequence[str | os.PathLike[str]]
     num_bytes = _count_bytes(found, written)
     tried, left_bytes = remove_in_order(going, remover.remove, left_bytes=num_bytes, to_bytes=to_bytes)
     if left_bytes > to_bytes:
-        tried += [(copy, Outcome.IN_USE) for copy in kept]
+        tried += [(copy, RemovalOutcome.IN_USE) for copy in kept]
     for contents in found:
         _remove_unread(remover, contents, tried)
         remover.folder(contents.directory).sweep()
@@ -240,7 +240,7 @@ def evict(directory: Path, name: str) -> None:
 # --- What becomes of a copy ---------------------------------------------------------------------------------
 
 
-class Outcome(enum.Enum):
+class RemovalOutcome(enum.Enum):
     """What became of a copy that was to go."""
 
     REMOVED = enum.auto()
@@ -251,16 +251,20 @@ class Outcome(enum.Enum):
 
 
 _REASONS_TO_KEEP = {
-    Outcome.IN_USE: "it is being read",
-    Outcome.BUSY: "it is being fetched",
-    Outcome.PINNED: "it is pinned",
+    RemovalOutcome.IN_USE: "it is being read",
+    RemovalOutcome.BUSY: "it is being fetched",
+    RemovalOutcome.PINNED: "it is pinned",
 }
 Removable = CachedCopy | WrittenFolder
-Attempt = tuple[Removable, Outcome]
+Attempt = tuple[Removable, RemovalOutcome]
 
 
 def remove_in_order(
-    copies: Iterable[Removed], remove: Callable[[Removed, float], Outcome], *, left_bytes: int, to_bytes: int = -1
+    copies: Iterable[Removed],
+    remove: Callable[[Removed, float], RemovalOutcome],
+    *,
+    left_bytes: int,
+    to_bytes: int = -1,
 ) -> tuple[list[Attempt], int]:
     """Remove one copy after the other until no more than so many bytes are left; give what was tried, and what is left.
 
@@ -274,30 +278,30 @@ def remove_in_order(
             if left_bytes <= to_bytes:
                 break
             outcome = remove(copy, max(0.0, deadline - time.monotonic()))
-            if outcome is Outcome.BUSY and round_copies is not busy:
+            if outcome is RemovalOutcome.BUSY and round_copies is not busy:
                 busy.append(copy)
                 continue
             tried.append((copy, outcome))
-            left_bytes -= copy.num_bytes if outcome in (Outcome.REMOVED, Outcome.GONE) else 0
+            left_bytes -= copy.num_bytes if outcome in (RemovalOutcome.REMOVED, RemovalOutcome.GONE) else 0
     return tried, left_bytes
 
 
 def sum_up(tried: Iterable[Attempt]) -> tuple[RemovedDataset, ...]:
     """Return what became of each dataset."""
-    totals: defaultdict[tuple[str, str], Counter[Outcome]] = defaultdict(Counter)
+    totals: defaultdict[tuple[str, str], Counter[RemovalOutcome]] = defaultdict(Counter)
     num_removed = Counter[tuple[str, str]]()
     for copy, outcome in tried:
         key = copy.source, str(copy.directory)
         totals[key][outcome] += copy.num_bytes
-        num_removed[key] += outcome is Outcome.REMOVED
+        num_removed[key] += outcome is RemovalOutcome.REMOVED
     return tuple(
         RemovedDataset(
             source=source,
             directory=directory,
             num_removed=num_removed[source, directory],
-            removed_bytes=num_bytes[Outcome.REMOVED],
-            in_use_bytes=num_bytes[Outcome.IN_USE] + num_bytes[Outcome.BUSY],
-            pinned_bytes=num_bytes[Outcome.PINNED],
+            removed_bytes=num_bytes[RemovalOutcome.REMOVED],
+            in_use_bytes=num_bytes[RemovalOutcome.IN_USE] + num_bytes[RemovalOutcome.BUSY],
+            pinned_bytes=num_bytes[RemovalOutcome.PINNED],
         )
         for (source, directory), num_bytes in sorted(totals.items(), key=itemgetter(0))
     )
@@ -316,26 +320,26 @@ class Remover:
             self._folders[directory] = Folder(directory, self.stripes)
         return self._folders[directory]
 
-    def remove(self, copy: Removable, wait_s: float) -> Outcome:
+    def remove(self, copy: Removable, wait_s: float) -> RemovalOutcome:
         """Remove a copy, unless it is another one by now, or is being read, fetched or pinned."""
         if isinstance(copy, WrittenFolder):
-            return Outcome.REMOVED if remove_written(copy) else Outcome.IN_USE
+            return RemovalOutcome.REMOVED if remove_written(copy) else RemovalOutcome.IN_USE
         name = copy.record.name
         with os_errors(copy.directory):
             if not control_folder(copy.directory).is_dir():
-                return Outcome.GONE
+                return RemovalOutcome.GONE
             held = self.hold(copy.directory, plain_name(name), wait_s)
             if held is None:
-                return Outcome.BUSY
+                return RemovalOutcome.BUSY
             with held:
                 now = self.folder(copy.directory).ledger.get(name)
                 if now is None:
-                    return Outcome.GONE
+                    return RemovalOutcome.GONE
                 if now.files != copy.record.files:
-                    return Outcome.IN_USE  # it was just fetched anew
+                    return RemovalOutcome.IN_USE  # it was just fetched anew
                 if pin_path(copy.directory, plain_name(name)).exists():
-                    return Outcome.PINNED
-                return Outcome.REMOVED if self.folder(copy.directory).evict_held(name) else Outcome.IN_USE
+                    return RemovalOutcome.PINNED
+                return RemovalOutcome.REMOVED if self.folder(copy.directory).evict_held(name) else RemovalOutcome.IN_USE
 
     def hold(self, directory: Path, name: str, wait_s: float) -> Held | None:
         """Keep fetchers from a name of a directory, or give None if one holds it for longer than this."""

@@ -114,7 +114,7 @@ def split_rules(splits: Mapping[str, float], column: str | None, seed: int) -> d
     return rules
 
 
-class _Place(NamedTuple):
+class _PieceRow(NamedTuple):
     """A position between rows: of a piece, of a row in it, and how many rows were rejected before."""
 
     piece: int = 0
@@ -171,7 +171,7 @@ class TaskRows:
         sizes = [group.batch_size for group in self._groups if isinstance(group, BatchTransform)]
         self._rows_at_once = max([_ROWS_AT_ONCE, *sizes])
         self._rows: SampleIterator | None = None
-        self._place = self._begun = _Place()  # of the next row, and of the first whose samples are being given
+        self._place = self._begun = _PieceRow()  # of the next row, and of the first whose samples are being given
         self._made: list[Sample] = []
         self._given = 0
         self._rejected: list[dict[str, Any]] = []
@@ -197,7 +197,7 @@ class TaskRows:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where others stood."""
         self.close()
-        self._place = self._begun = _Place(*(state[name] for name in _Place._fields))
+        self._place = self._begun = _PieceRow(*(state[name] for name in _PieceRow._fields))
         self._made, self._given, self._rejected = [], 0, list(state["rejected"])
         if state["given"]:
             self.take(state["given"])
@@ -241,7 +241,7 @@ class TaskRows:
                 return []
         if not read:
             self.close()
-            self._place = _Place(place.piece + 1)
+            self._place = _PieceRow(place.piece + 1)
             return []
         self._place = place._replace(row=place.row + len(read))
         numbered = list(enumerate(read, piece.first_row + place.row))

@@ -20,7 +20,7 @@ from penstock.episodes.decoders import Videos
 from penstock.episodes.episode_table import choose_frames
 from penstock.episodes.meta import LeRobotMetadata, load_metadata
 from penstock.episodes.samples import SampleOptions, parse_windows
-from penstock.episodes.source import EpisodeFiles, EpisodeSource
+from penstock.episodes.source import EpisodeReaders, EpisodeSource
 from penstock.episodes.upcoming import Keeping
 from penstock.episodes.video.pyav import PyavBackend
 from penstock.errors import BadIndexError, ConfigError
@@ -121,7 +121,7 @@ def _open_files(
     options: SampleOptions,
     counters: Counters,
     stream: int,
-) -> EpisodeFiles:
+) -> EpisodeReaders:
     """Open the rows of some episodes, where they are: one reader of all values, one of each image; and the videos."""
     table, episodes = meta.episodes, chosen.episodes
     used, file_of = np.unique(table.data_file_of[episodes], return_inverse=True)
@@ -148,7 +148,7 @@ def _open_files(
     locator = LocalClips(table.videos, folder, is_shared=not by_gop) if folder is not None else clips
     backend = settings.make_backend() if meta.video_keys else PyavBackend()
     keeping = _plan_keeping(settings, meta, chosen, options, backend)
-    return EpisodeFiles(
+    return EpisodeReaders(
         rows=read([feature.key for feature in meta.row_features if not feature.is_image]),
         first_rows=(np.cumsum(counts) - counts)[file_of.reshape(-1)] + table.first_rows[episodes],
         images={key: read([key], image_decoder="array") for key in meta.image_keys},

@@ -53,7 +53,7 @@ _TEXT_BYTES = 256
 _NOW = np.zeros(1, np.int64)
 
 
-class RowReader(Protocol):
+class FrameRows(Protocol):
     """A dataset of rows, as far as episodes need it."""
 
     def read_columns(self, ids: Int64Array) -> Columns:
@@ -67,12 +67,12 @@ class RowReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EpisodeFiles:
+class EpisodeReaders:
     """What the bytes of episodes are read with: rows by column, images each by itself, videos by time."""
 
-    rows: RowReader
+    rows: FrameRows
     first_rows: Int64Array  # of each chosen episode among all rows that are read
-    images: Mapping[str, RowReader]
+    images: Mapping[str, FrameRows]
     videos: PerProcess[Videos]
     fetched: FetchedClips | None = None  # where videos are fetched from; None: they are here
     samples_ahead: int = 0  # how many samples before they are read it helps to know which pictures they need
@@ -89,7 +89,7 @@ class EpisodeSource(Source):
         self,
         meta: LeRobotMetadata,
         chosen: ChosenFrames,
-        files: EpisodeFiles,
+        files: EpisodeReaders,
         options: SampleOptions,
         counters: Counters,
     ) -> None:
@@ -279,7 +279,7 @@ class _EpisodeReader(FunctionReader):
             raise CorruptShardError("its rows in the data file belong to another episode", episode=self._number)
         return columns
 
-    def _read_columns(self, rows: RowReader, frames: Int64Array) -> Columns:
+    def _read_columns(self, rows: FrameRows, frames: Int64Array) -> Columns:
         with reading_inside():
             return rows.read_columns(self._first_row + frames)
 

@@ -50,7 +50,7 @@ _REST_S = 2.0  # how long a thread waits for another item before it ends
 
 
 @dataclass(eq=False, slots=True)
-class _Group:
+class _ClientGroup:
     """Directories of one client, and what it was told."""
 
     streams: tuple[CachedStream, ...]
@@ -68,7 +68,7 @@ class Scheduler:
         self._budget = tools.rooms.budget
         self._queue = ItemQueue()
         self._transfers: dict[ItemKey, Transfer] = {}  # those that run
-        self._groups: dict[GroupKey, _Group] = {}
+        self._groups: dict[GroupKey, _ClientGroup] = {}
         self._telling = threading.RLock()  # one by one, in order; a group that is told may leave meanwhile
         self._too_full: frozenset[str] = frozenset()  # directories that hold more than a limit that came later
         self._tight: dict[str, float] = {}  # directories in which room is waited for, and until when they count
@@ -112,7 +112,7 @@ class Scheduler:
         )
         too_full = self._rooms.trim()
         with self._lock:
-            self._groups[group] = _Group(tuple(streams))
+            self._groups[group] = _ClientGroup(tuple(streams))
             self._counts.listeners[group] = on_update
             self._note_competitors()
             self._too_full = too_full  # it goes as soon as it is not used
@@ -123,7 +123,7 @@ class Scheduler:
     def unregister(self, group: GroupKey) -> None:
         """Forget a group, its plan and its requests."""
         with self._lock:
-            known = self._groups.pop(group, _Group(()))
+            known = self._groups.pop(group, _ClientGroup(()))
             self._counts.listeners.pop(group, None)
             for key in known.plan:
                 self._queue.expect_no_more(group, key)

@@ -31,7 +31,7 @@ _MOST_END_BYTES = 16 << 20  # of a .xz file: a million blocks
 _HEAD_BYTES = 64 << 10
 
 
-class StoredFile(Protocol):
+class StoredBytes(Protocol):
     """A file as it is stored."""
 
     @property
@@ -51,7 +51,7 @@ class StoredFile(Protocol):
 class FileContent:
     """Reads a file, and knows at which of its frames one may begin to come to the bytes that were given last."""
 
-    def __init__(self, name: str, stored: StoredFile, compression: str | None) -> None:
+    def __init__(self, name: str, stored: StoredBytes, compression: str | None) -> None:
         self.name, self.compression, self.num_stored = name, compression, stored.num_bytes
         self._stored = stored
         self._frames: list[FrameStart] = [BEGINNING]  # sorted; those that are far behind are forgotten

@@ -71,7 +71,7 @@ class RowFields(FoundLayout):
         object.__setattr__(self, "after_last", offset)
 
 
-class ShardTable(NamedTuple):
+class ValuePlaces(NamedTuple):
     """Where the values of all rows of a shard lie."""
 
     marks: Sequence[npt.NDArray[np.uint32]]  # counted from the beginning of the shard
@@ -95,7 +95,7 @@ class StoredRows(FoundRows):
         counts: Sequence[int],
         rows: Int64Array,
         order: Int64Array | None = None,
-        table: ShardTable | None = None,
+        table: ValuePlaces | None = None,
     ) -> None:
         super().__init__(layout, shards, counts, rows, order)
         self._table = table
@@ -179,7 +179,7 @@ class MDSReader(FoundRowsReader):
         offsets = view_offsets(data, info.num_samples, begin=begin, end=len(data), shard=info.name)
         self._offsets: npt.NDArray[np.uint32] | None = offsets
         super().__init__(data, info, _layout_of(info.layout, options))
-        self._table: ShardTable | None = None  # once that pays
+        self._table: ValuePlaces | None = None  # once that pays
         self._num_found = 0  # rows that were read without it
         self._next_row = 0
 
@@ -194,7 +194,7 @@ class MDSReader(FoundRowsReader):
                 begins, ends = found.bounds(name)
                 sizes = ends - begins
                 lengths[name] = int(sizes.min()), int(sizes.max())
-            self._table = ShardTable([self._offsets[:-1], *between, self._offsets[1:]], lengths)
+            self._table = ValuePlaces([self._offsets[:-1], *between, self._offsets[1:]], lengths)
 
     def find(self, rows: Int64Array) -> StoredRows:
         """Find the values of some rows, all of them in range."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-class Placement(ABC):
+class BatchPlacement(ABC):
     """Puts batches where they are needed; called in the threads that make batches, ahead of the training loop.
 
     What is no array of numbers stays what it is.
@@ -40,7 +40,7 @@ class Placement(ABC):
         """Return the array of a field in its place."""
 
 
-def find_placement(output: str, sharding: Any, *, pin_memory: bool) -> Placement | None:
+def find_placement(output: str, sharding: Any, *, pin_memory: bool) -> BatchPlacement | None:
     """Return what places batches, or None if they stay NumPy arrays. Only here are torch and JAX loaded."""
     if sharding is not None and output != "jax":
         raise ConfigError(f"sharding_map= only works with output='jax', not with output={output!r}")
@@ -51,7 +51,7 @@ def find_placement(output: str, sharding: Any, *, pin_memory: bool) -> Placement
     return TorchPlacement(pins=pin_memory) if output == "torch" else JaxPlacement(sharding)
 
 
-class TorchPlacement(Placement):
+class TorchPlacement(BatchPlacement):
     """Makes tensors that share the memory of arrays, or pinned copies of them.
 
     As with torch's own loader, a machine without an accelerator pins nothing, and a warning says so.
@@ -73,7 +73,7 @@ class TorchPlacement(Placement):
         return tensor.pin_memory() if self._pins else tensor
 
 
-class JaxPlacement(Placement):
+class JaxPlacement(BatchPlacement):
     """Makes global arrays, of which each process gives its part, by a sharding for all fields or one for each.
 
     Fields without a sharding go to the default device.

@@ -15,7 +15,7 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.order.mosaic.ids import EMPTY, IdArray, look_up
 from penstock.order.mosaic.partition import Cluster, deal, dealing_cluster, even_out, list_positions
-from penstock.order.mosaic.sampling import Shards, resample
+from penstock.order.mosaic.sampling import MosaicShards, resample
 from penstock.order.mosaic.shuffle import ShuffleRule, shuffle_algorithm
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class WeightedStream:
     """One stream of a mix: its shards and what it gives to every epoch."""
 
-    shards: Shards
+    shards: MosaicShards
     share: StreamShare
 
 

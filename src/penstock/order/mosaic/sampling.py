@@ -105,7 +105,7 @@ def _normalise(amounts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shards:
+class MosaicShards:
     """The shards of one stream: how many samples each holds and the id of each one's first."""
 
     sizes: Int64Array
@@ -138,19 +138,19 @@ class Sampled:
         return int(self.units.sum())
 
 
-def lay_shards(shard_sizes: Sequence[Sequence[int]]) -> tuple[Shards, ...]:
+def lay_shards(shard_sizes: Sequence[Sequence[int]]) -> tuple[MosaicShards, ...]:
     """Number the samples through all shards of all streams in order."""
     streams = []
     first_id = 0
     for sizes_of_stream in shard_sizes:
         sizes = np.asarray(sizes_of_stream, np.int64)
         first_ids = first_id + np.cumsum(sizes) - sizes
-        streams.append(Shards(sizes=sizes, first_ids=first_ids))
+        streams.append(MosaicShards(sizes=sizes, first_ids=first_ids))
         first_id += int(sizes.sum())
     return tuple(streams)
 
 
-def resample(streams: Sequence[Shards], choose: Sequence[int], rules: MosaicRules, epoch: int) -> Sampled:
+def resample(streams: Sequence[MosaicShards], choose: Sequence[int], rules: MosaicRules, epoch: int) -> Sampled:
     """Draw the epoch's samples of these streams, one stream after the other."""
     if all(chosen == shards.num_samples for shards, chosen in zip(streams, choose, strict=True)):
         return _take_everything(streams)
@@ -217,7 +217,7 @@ def _fill_shard(ids: IdArray, size: int, first_id: int, draws: np.random.Generat
         ids[passes * size :] = np.sort(first_id + draws.choice(size, rest, replace=False))
 
 
-def _take_everything(streams: Sequence[Shards]) -> Sampled:
+def _take_everything(streams: Sequence[MosaicShards]) -> Sampled:
     units = np.concatenate([shards.sizes for shards in streams])
     # Streams that follow one another from id 0 need no table; a stream taken alone may begin anywhere.
     first_ids = np.concatenate([shards.first_ids for shards in streams])
