@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +12,15 @@ from penstock.errors import ResumeError
 from penstock.index.catalog import parse_index
 from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import INDEX_NAME
-from penstock.publish.dataset_writer import MANIFEST_NAME, save_samples
+from penstock.publish.dataset_writer import MANIFEST_NAME
 from penstock.publish.materialise import PLAN_LOCK, PartDone, PartsTarget, part_name
 from penstock.publish.merge_index import merge_indexes
-from penstock.publish.target import LEDGER_NAME
 from penstock.storage.url_names import join_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.conversion.rows import SplitRule
-    from penstock.publish.materialise import Tasks
     from penstock.sources.base import ShardedSource
     from penstock.sources.cutting import Cut
     from penstock.sources.transforms import AnyTransform
@@ -88,22 +86,6 @@ class ConvertTarget(PartsTarget):
         if manifest is None or manifest.get("key", {}).get("fingerprint") != self._key_of(number):
             return None
         return PartDone(number, manifest["num_rows"], sum(file["bytes"] for file in manifest["files"]))
-
-    def run_task(self, tasks: Tasks, number: int) -> PartDone:
-        """Make what a task makes, going on where it was left if that was of the same rows."""
-        name, key = part_name(number), self._key_of(number)
-        before = self.read(f"{name}/{MANIFEST_NAME}") or self.read(f"{name}/{LEDGER_NAME}")
-        is_same = before is None or before.get("key", {}).get("fingerprint") == key
-        settings = replace(
-            self.settings,
-            resume=is_same,
-            overwrite=not is_same,
-            fingerprint=key,
-            waits_for_others=True,
-            allows_empty=True,
-        )
-        stats = save_samples(partial(tasks.open_task, number), join_url(self.url, name), settings)
-        return PartDone(number, stats.num_examples, stats.total_bytes)
 
     def finish(self, num_tasks: int) -> None:
         """Join what all tasks have made, in their order; parts of earlier conversions that are left over go."""

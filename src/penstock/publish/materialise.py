@@ -112,14 +112,13 @@ class PartsTarget:
         """Make a part, or finish one that was begun; None if another process is at it and is not waited for."""
         try:
             with self.hold(part_name(number), waits=waits):
-                return self.find(number) or self.run_task(tasks, number)
+                return self.find(number) or self._save(tasks, number)
         except OutputBusyError:
             if waits:
                 raise
             return None
 
-    def run_task(self, tasks: Tasks, number: int) -> PartDone:
-        """Make a part, going on where it was left; the caller holds it."""
+    def _save(self, tasks: Tasks, number: int) -> PartDone:
         whole = tasks.fingerprint
         settings = replace(
             self.settings,
