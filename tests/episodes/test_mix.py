@@ -16,7 +16,7 @@ from penstock import LeRobotStream, LeRobotWriter, StreamingDataLoader, Streamin
 from penstock.errors import ConfigError, ResumeError
 from tests.episodes.build import Layout, write_dataset
 from tests.episodes.clips import SIZE, picture
-from tests.episodes.test_layouts import numbers_in
+from tests.episodes.test_meta import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

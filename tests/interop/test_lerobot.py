@@ -12,7 +12,7 @@ import pytest
 from tests.episodes.golden import expected
 from tests.episodes.recording import IMAGE, LENGTHS, TASKS, TOP, write, write_types
 from tests.episodes.test_golden import check
-from tests.episodes.test_layouts import numbers_in
+from tests.episodes.test_meta import numbers_in
 
 from penstock import StreamingLeRobotDataset
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.order.record_states import BATCH, MOSAIC, PADDED, SHARDS, UNSHUFFLED, WORLD, buffered, plan_run, rest_of
-from tests.streaming import batch_ids, write_shards
 
 from penstock import Stream, StreamingDataLoader, StreamingDataset
 from penstock.data.passes import PassState
@@ -18,6 +16,8 @@ from penstock.data.run_state import RankNow
 from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor
 from penstock.order.world import seats
+from tests.order.record_states import BATCH, MOSAIC, PADDED, SHARDS, UNSHUFFLED, WORLD, buffered, plan_run, rest_of
+from tests.streaming import batch_ids, write_shards
 
 STATES = Path(__file__).resolve().parents[1] / "golden" / "states"
 

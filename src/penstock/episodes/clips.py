@@ -157,7 +157,8 @@ class FetchedClips(_Clips):
         shards[episodes[is_plain]] = order[(first_shard[files] + place)[is_plain]]
         for file in np.flatnonzero(num_episodes != num_shards).tolist():  # it is one shard, or episodes share some
             numbers = order[first_shard[file] : first_shard[file] + num_shards[file]]
-            begins = [self._begin_s(number) - _HALF_A_MILLIONTH for number in numbers.tolist()]
+            found = [self._clip(number) for number in numbers.tolist()]
+            begins = [(each[0].begin / each[1] if each else 0.0) - _HALF_A_MILLIONTH for each in found]
             mine = episodes[files == file]
             shards[mine] = numbers[np.maximum(0, np.searchsorted(begins, spans.begins[mine], side="right") - 1)]
         return shards
@@ -177,10 +178,6 @@ class FetchedClips(_Clips):
         if timescale is None:
             timescale = self._timescales[id(layout)] = Look.of(layout, "the video").timescale
         return load_clip(details, "a video"), timescale
-
-    def _begin_s(self, number: int) -> float:
-        found = self._clip(number)
-        return 0.0 if found is None else found[0].begin / found[1]
 
     def begin_in_clip_s(self, clip: ClipKey) -> float:
         """Return where the episode begins in its own file."""

@@ -118,7 +118,9 @@ class Videos:
         try:
             found, wanted, places = self._read(clip, frames, seconds, tolerance_s)
         except PenstockError:
-            self._forget_wants(clip, frames)
+            with self._changed:  # they cannot be read: if still wanted, they would stay the next ones for ever
+                for frame in set(frames.tolist()):
+                    self._wanted.use(clip, frame)
             raise
         with self._changed:
             self._start_threads()
@@ -159,12 +161,6 @@ class Videos:
         finally:
             self._open.release(held)
         return found, wanted, places
-
-    def _forget_wants(self, clip: ClipKey, frames: Int64Array) -> None:
-        """Want frames no longer that cannot be read: else they would stay the next ones for ever."""
-        with self._changed:
-            for frame in set(frames.tolist()):
-                self._wanted.use(clip, frame)
 
     def _check_times(
         self, clip: ClipKey, seconds: npt.NDArray[np.float64], off: npt.NDArray[np.float64], tolerance_s: float

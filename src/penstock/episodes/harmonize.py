@@ -33,11 +33,6 @@ class KeyOfMix:
     pictures: SampleOptions  # of that dataset
 
     @property
-    def is_everywhere(self) -> bool:
-        """Whether all datasets have it."""
-        return None not in self.own_keys
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of its values; pictures have their channels first, and one of a window stands alone."""
         feature, width = self.feature, self.width
@@ -117,7 +112,12 @@ class AlikeSamples:
         made: Sample = {}
         for name, key in self.keys.items():
             own = key.own_keys[self.number]
-            made[name] = self._pad(torch, key) if own is None else _squeezed(sample[own], key)
+            if own is None:
+                made[name] = self._pad(torch, key)
+                continue
+            # A window of one picture is that picture, whether it comes from a video or from the rows.
+            is_window = key.feature.is_camera and key.width == 1 and getattr(sample[own], "ndim", 0) == 4
+            made[name] = sample[own][0] if is_window else sample[own]
         for name, key in self.keys.items():
             if key.width is not None:
                 own = key.own_keys[self.number]
@@ -125,7 +125,7 @@ class AlikeSamples:
                     torch.ones(key.width, dtype=torch.bool) if own is None else sample[f"{own}_is_pad"]
                 )
         for name, key in self.keys.items():
-            if not key.is_everywhere:
+            if None in key.own_keys:
                 made[f"{name}_is_missing"] = torch.tensor(key.own_keys[self.number] is None)
         made["task"] = sample["task"]
         made["dataset_index"] = torch.tensor(self.number)
@@ -157,9 +157,3 @@ def _picture_like(torch: Any, key: KeyOfMix) -> tuple[Any, Any]:
     if key.pictures.image_transforms is not None:
         picture = key.pictures.image_transforms(picture)
     return picture.shape, picture.dtype
-
-
-def _squeezed(value: Any, key: KeyOfMix) -> Any:
-    """Return a window of one picture as that picture, whether it comes from a video or from the rows."""
-    is_window = key.feature.is_camera and key.width == 1 and getattr(value, "ndim", 0) == 4
-    return value[0] if is_window else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +127,9 @@ def load_metadata(store: Store, url: str) -> LeRobotMetadata:
     info = parse_info(data, f"{shown}/{INFO_NAME}")
     is_v3 = info.version[0] >= 3
     tasks = _read_tasks(store, shown) if is_v3 else _read_task_lines(store, shown)
-    stats = _read_optional(store, "meta/stats.json", shown)
+    stats = None
+    with suppress(ObjectNotFoundError):
+        stats = parse_json(store.read(key := "meta/stats.json"), f"{shown}/{key}")
     if stats is None and not is_v3:
         stats = _read_stats_lines(store, shown)
     episodes = _read_episodes(store, info, shown) if is_v3 else _read_episode_lines(store, info, shown)
@@ -134,13 +137,6 @@ def load_metadata(store: Store, url: str) -> LeRobotMetadata:
         raise BadIndexError(f"{shown} has no episodes", path=shown)
     known = {each.name: getattr(info, each.name) for each in fields(info)}
     return LeRobotMetadata(**known, url=shown, episodes=episodes, tasks=tasks, stats=stats)
-
-
-def _read_optional(store: Store, key: str, shown: str) -> Any:
-    try:
-        return parse_json(store.read(key), f"{shown}/{key}")
-    except ObjectNotFoundError:
-        return None
 
 
 # --- v3.0 ---------------------------------------------------------------------------------------------------
@@ -199,14 +195,11 @@ def _read_tasks(store: Store, shown: str) -> dict[int, str]:
 
 def _read_lines(store: Store, key: str, shown: str) -> list[dict[str, Any]]:
     where = f"{shown}/{key}"
-    rows = [parse_json(line, f"{where}, line {number}") for number, line in _lines(store.read(key))]
+    lines = enumerate(store.read(key).split(b"\n"), start=1)
+    rows = [parse_json(line, f"{where}, line {number}") for number, line in lines if line.strip()]
     if not all(isinstance(row, dict) for row in rows):
         raise BadIndexError(f"{where} has lines that are not JSON objects", file=where)
     return rows
-
-
-def _lines(data: bytes) -> list[tuple[int, bytes]]:
-    return [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
 
 
 def _read_episode_lines(store: Store, info: DatasetInfo, shown: str) -> EpisodeTable:

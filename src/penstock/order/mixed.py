@@ -232,7 +232,7 @@ class MixedOrder(_OrderOfMixes):
                     return stream.spaced(epoch, spaced)
             numbers, step = (rows_taken[lane] + np.asarray(indexes)) * num_lanes + lane, num_lanes
         exchanged = exchange.apply(numbers)
-        if exchanged is numbers and _is_evenly_spaced(numbers, step):
+        if exchanged is numbers and int(numbers[-1] - numbers[0]) == step * (len(numbers) - 1):  # evenly spaced
             return stream.spaced(epoch, range(int(numbers[0]), int(numbers[-1]) + 1, step))
         if not phase.mixer.is_small[number]:
             return stream.mostly_spaced(epoch, exchanged, step)
@@ -240,11 +240,6 @@ class MixedOrder(_OrderOfMixes):
         taken_by_all = phase.segment.counts[number] * ROWS_AT_ONCE * num_lanes // phase.segment.size
         block_size = min(max(_MIN_SCATTERED, 1 << taken_by_all.bit_length()), _MAX_SCATTERED)
         return self._scattered.ids(epoch, stream, exchanged, block_size)
-
-
-def _is_evenly_spaced(numbers: Int64Array, step: int) -> bool:
-    """Return whether numbers that grow by at least `step` grow by no more."""
-    return int(numbers[-1] - numbers[0]) == step * (len(numbers) - 1)
 
 
 def _shards_of(order: Order, epoch: int, numbers: range) -> tuple[Int64Array, Int64Array]:

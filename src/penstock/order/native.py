@@ -427,8 +427,8 @@ class StreamPlan:
     ) -> Int64Array:
         """Read the positions ≡ residue of some global batches, and the repeats after the last position."""
         self._check_batch(at, global_batch_size, world)
-        size = self.epoch_size(at.epoch)
-        stop = self._stop(size, at, world.num_ranks, global_batch_size)
+        size, num_ranks = self.epoch_size(at.epoch), world.num_ranks
+        stop = self._stop(size, at, num_ranks, global_batch_size)
         begin = at.position + step * global_batch_size
         end = min(begin + num_steps * global_batch_size, stop)
         first = begin + (residue - begin) % modulus
@@ -437,7 +437,8 @@ class StreamPlan:
         repeats = [
             self._ahead.ids(at.epoch, range(source, source + 1))
             for position in range(first_repeat, end, modulus)
-            for source in [repeated_position(position, size, world.num_ranks)]
+            # The same rank's last position, so that nothing is fetched for it.
+            for source in [position - num_ranks if position >= num_ranks else (position - size) % size]
         ]
         if repeats:
             ids = np.concatenate([ids, *repeats])
@@ -465,11 +466,6 @@ def name_plan(
     for stream, count in zip(streams, mix.counts, strict=True):
         words += [stream.name, stream.fingerprint, windows[stream.name], count]
     return f"{hash_key(*(word or 0 for word in words)):016x}"
-
-
-def repeated_position(position: int, size: int, num_ranks: int) -> int:
-    """Return which position one past the end repeats: the same rank's last one, so nothing is fetched for it."""
-    return position - num_ranks if position >= num_ranks else (position - size) % size
 
 
 def make_mix(streams: Sequence[StreamShards], options: OrderOptions) -> MixSpec:

@@ -102,10 +102,8 @@ class OrderOptions:
             )
         if self.batching_method != "random" and self.global_batch_size is None:
             raise ConfigError(f"batching_method={self.batching_method!r} depends on the global batch: pass batch_size=")
-        if self.batching_method == "device_per_stream":
-            self._check_device_batch()
-
-    def _check_device_batch(self) -> None:
+        if self.batching_method != "device_per_stream":
+            return
         if self.device_batch_size is None:
             raise ConfigError("batching_method='device_per_stream' depends on the device batch: pass batch_size=")
         if self.global_batch_size is not None and self.global_batch_size % self.device_batch_size:

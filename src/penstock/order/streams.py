@@ -160,7 +160,9 @@ class ScatteredIds:
             pass_id, place = divmod(int(numbers[done]), size)
             first = pass_id * size + place - place % block_size
             block = range(first, min(first + block_size, (pass_id + 1) * size))
-            num_here = _length_within(numbers[done:], block)
+            is_outside = (numbers[done:] < block.start) | (numbers[done:] >= block.stop)
+            end = int(is_outside.argmax())
+            num_here = end if is_outside[end] else len(numbers) - done
             read = self._block(epoch, stream, pass_id, range(first - pass_id * size, block.stop - pass_id * size))
             pieces.append(read[numbers[done : done + num_here] - first])
             done += num_here
@@ -169,10 +171,3 @@ class ScatteredIds:
     def _block(self, epoch: int, stream: StreamOrder, pass_id: int, places: range) -> Int64Array:
         key = (epoch, stream.name, pass_id, places)
         return self._blocks(key, lambda: stream.order.ids(epoch, pass_id, places), weight=len(places))
-
-
-def _length_within(numbers: Int64Array, block: range) -> int:
-    """Count the numbers before the first one that is not in a block."""
-    is_outside = (numbers < block.start) | (numbers >= block.stop)
-    end = int(is_outside.argmax())
-    return end if is_outside[end] else len(numbers)

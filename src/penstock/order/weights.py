@@ -88,7 +88,10 @@ def count_samples(weights: Sequence[StreamWeight], sizes: Sequence[int], epoch_s
         ]
         counts = apportion(shares, sum(sizes) if epoch_size is None else epoch_size)
     else:
-        counts = [_count_alone(weight, size) for weight, size in zip(weights, sizes, strict=True)]
+        counts = [
+            weight.choose if weight.choose is not None else size if weight.repeat is None else int(weight.repeat * size)
+            for weight, size in zip(weights, sizes, strict=True)
+        ]
     for number, (count, size) in enumerate(zip(counts, sizes, strict=True)):
         if count and not size:
             raise ConfigError(f"stream {number} should give {count} samples, but it is empty: set its weight to 0")
@@ -108,9 +111,3 @@ def apportion(shares: Sequence[Fraction], total: int) -> list[int]:
     for number in by_fraction[: total - sum(counts)]:
         counts[number] += 1
     return counts
-
-
-def _count_alone(weight: StreamWeight, size: int) -> int:
-    if weight.choose is not None:
-        return weight.choose
-    return size if weight.repeat is None else int(weight.repeat * size)

@@ -11,7 +11,7 @@ from PIL import Image
 from penstock import MDSWriter, StreamingLeRobotDataset, convert_to_lerobot
 from tests.episodes.clips import picture
 from tests.episodes.recording import FEATURES, LENGTHS, TASKS, TOP, frames_of, write
-from tests.episodes.test_layouts import numbers_in
+from tests.episodes.test_meta import numbers_in
 from tests.episodes.writing.test_writer import check_all
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from penstock.errors import (
 )
 from tests.episodes.clips import SIZE, picture
 from tests.episodes.recording import FEATURES, IMAGE, LENGTHS, TASKS, TOP, frame, frames_of, write
-from tests.episodes.test_layouts import numbers_in
+from tests.episodes.test_meta import numbers_in
 from tests.jobs import ROOT
 
 if TYPE_CHECKING:

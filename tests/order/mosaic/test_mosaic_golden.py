@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.order.mosaic.defaults import resolve_batch_size, resolve_predownload, samples_per_rank
 
 from penstock.errors import PenstockError
 from penstock.order.cursor import Cursor
@@ -20,6 +19,7 @@ from penstock.order.mosaic.sampling import choose_per_shard
 from penstock.order.mosaic.shuffle import ShuffleRule, shuffle_algorithm
 from penstock.order.weights import StreamWeight
 from penstock.order.world import Seat, World, replicate, seats
+from tests.order.mosaic.defaults import resolve_batch_size, resolve_predownload, samples_per_rank
 
 GOLDEN = Path(os.environ.get("PENSTOCK_GOLDEN", Path(__file__).parents[2] / "golden")) / "orders"
 EPOCH_FILES = (

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.order.mosaic.defaults import resolve_batch_size
 
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import MosaicOptions, MosaicState, resume_at
 from penstock.order.weights import StreamWeight
 from penstock.order.world import World
+from tests.order.mosaic.defaults import resolve_batch_size
 
 ROOT = Path(__file__).resolve().parents[3]
 NUM_CASES = 400

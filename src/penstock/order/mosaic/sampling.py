@@ -55,9 +55,15 @@ def share_out(
         )
     else:
         pairs = zip(stream_sizes, weights, strict=True)
-        choose = np.array([_choose_absolutely(size, weight) for size, weight in pairs], np.int64)
+        alone = (
+            int(weight.repeat * size) if weight.repeat is not None else size if weight.choose is None else weight.choose
+            for size, weight in pairs
+        )
+        choose = np.fromiter(alone, np.int64)
         proportions = _normalise(choose.astype(np.float64))
-    _check_not_empty(sizes.tolist(), choose.tolist())
+    for stream_id, (size, chosen) in enumerate(zip(sizes.tolist(), choose.tolist(), strict=True)):
+        if chosen and not size:
+            raise ConfigError(f"stream {stream_id} should give {chosen} samples, but it is empty: leave it out")
     return tuple(
         StreamShare(choose=chosen, repeat=chosen / size if size else 0.0, proportion=proportion)
         for chosen, size, proportion in zip(choose.tolist(), sizes.tolist(), proportions.tolist(), strict=True)
@@ -83,18 +89,6 @@ def _share_by_proportion(
     missing = epoch_size - int(choose.sum())
     choose[np.random.default_rng(seed).choice(len(choose), missing, replace=False)] += 1
     return choose, normalised
-
-
-def _choose_absolutely(size: int, weight: StreamWeight) -> int:
-    if weight.repeat is not None:
-        return int(weight.repeat * size)
-    return size if weight.choose is None else weight.choose
-
-
-def _check_not_empty(sizes: Sequence[int], choose: Sequence[int]) -> None:
-    for stream_id, (size, chosen) in enumerate(zip(sizes, choose, strict=True)):
-        if chosen and not size:
-            raise ConfigError(f"stream {stream_id} should give {chosen} samples, but it is empty: leave it out")
 
 
 def _normalise(amounts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -20,7 +20,7 @@ from tests.episodes.golden import ROOT, expected, recorded_windows
 from tests.episodes.test_depth import write_depths
 from tests.episodes.test_golden import check
 from tests.episodes.test_ranged import FILES, serving, video
-from tests.episodes.test_video import KINDS
+from tests.episodes.video.test_pyav import KINDS
 
 if TYPE_CHECKING:
     from pathlib import Path
