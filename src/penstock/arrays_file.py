@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
+    from _typeshed import SupportsWrite
 
 MAGIC = b"PENSTOCK"
 VERSION = 1
@@ -35,18 +36,10 @@ _KIND = Bounded(r"[<|][biuf][1248]", 3)  # no objects, which a file must not hol
 _LONGEST_DESCRIPTION = 1 << 30
 
 
-class Writable(Protocol):
-    """Takes bytes one after another."""
-
-    def write(self, data: Any, /) -> Any:
-        """Take some bytes."""
-        ...
-
-
 class ArraysWriter:
-    """Writes arrays one after another; `finish` adds what describes them."""
+    """Writes arrays one after another to what has a `write`; `finish` adds what describes them."""
 
-    def __init__(self, out: Writable) -> None:
+    def __init__(self, out: SupportsWrite[Any]) -> None:
         self._out = out
         self._arrays: dict[str, tuple[str, int, int]] = {}
         out.write(_HEAD.pack(MAGIC, VERSION, 0))

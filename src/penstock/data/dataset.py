@@ -382,7 +382,8 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
         """
         if is_worker():
             return self.readers.worker_state()
-        return self.run.state(num_samples, self.readers.num_yielded(), from_beginning=from_beginning)
+        read = self.readers.here.under_way
+        return self.run.state(num_samples, None if read is None else read.count, from_beginning=from_beginning)
 
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Continue from a state with the next pass: of this class, of a `StreamingDataLoader`, or of MosaicML's."""

@@ -87,11 +87,6 @@ class PassReaders:
 
     # --- How far it has come ----------------------------------------------------------------------------------
 
-    def num_yielded(self) -> int | None:
-        """Count the samples that this process has yielded in its pass, if it reads one."""
-        under_way = self.here.under_way
-        return None if under_way is None else under_way.count
-
     def worker_state(self) -> dict[str, Any]:
         """Describe how far this worker has come."""
         under_way = self.here.under_way

@@ -205,10 +205,6 @@ class RunState:
             return num_batches - 1
         return num_batches
 
-    def num_samples_after(self, begun: Pass, num_steps: int) -> int:
-        """Count the samples that this rank gets in so many batches of a pass."""
-        return self.now().num_samples(begun.at, num_steps)
-
     # --- Passes -----------------------------------------------------------------------------------------------
 
     def announce(self, num_workers: int) -> Pass:

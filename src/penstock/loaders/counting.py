@@ -70,7 +70,7 @@ class DeliveredBatches:
 
     def num_samples(self) -> int:
         """Count the samples of the batches that were delivered in this pass."""
-        return 0 if self._begun is None else self._dataset.run.num_samples_after(self._begun, self._num_steps)
+        return 0 if self._begun is None else self._dataset.run.now().num_samples(self._begun.at, self._num_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Describe where the whole job stands after the batch delivered last, as plain JSON values."""

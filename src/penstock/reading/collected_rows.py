@@ -64,22 +64,18 @@ class CollectedRows:
         """Take the rows from one to another, which are of this shard."""
         rows, places = self._rows[begin:end], self._places[begin:end]
         if self._gathering is None and not self._batches and _stores_rows(type(reader)):
-            stored = cast("StoresRows", reader)
-            self._class, self._layout = type(stored), stored.row_layout()
+            begun = cast("StoresRows", reader)
+            self._class, self._layout = type(begun), begun.row_layout()
             self._gathering = self._layout.begin(self._num_rows, by_column=self._by_column)
         if self._gathering is not None:
-            if self._is_stored_alike(reader):
+            stored: Any = reader
+            layout = stored.row_layout() if type(stored) is self._class else None
+            if layout is not None and (layout is self._layout or layout == self._layout):
                 self._gathering.add(reader, rows, places)
                 return
             self._batches.append(self._gathering.so_far())
             self._gathering = None
         self._batches.append((places, reader.read_columns(rows) if self._by_column else reader.read(rows)))
-
-    def _is_stored_alike(self, reader: Any) -> bool:
-        if type(reader) is not self._class:
-            return False
-        layout = reader.row_layout()
-        return layout is self._layout or bool(layout == self._layout)
 
     def gather(self) -> None:
         """Copy what was added so far, but for large values: nothing else of its shards stays mapped for it."""

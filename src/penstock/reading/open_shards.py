@@ -83,8 +83,12 @@ class OpenShards:
 
     def __exit__(self, *error: object) -> None:
         self._pages.num_uses += 1
-        if self._pages.has_grown:
-            self._drop_some_pages()
+        if self._pages.has_grown:  # of some shards it may have to go; the shards stay open
+            elsewhere = sum(other._pages.num_bytes for other in list(_all_open) if other is not self)
+            for shard in self._pages.to_drop(self.max_mapped_bytes - elsewhere):
+                opened = self._readers.get(shard)
+                if opened is not None and isinstance(opened.reader, DropsPages):
+                    opened.reader.drop_pages()
         self._in_use.release()
         self._close_some()
 
@@ -124,14 +128,6 @@ class OpenShards:
         self._used_bytes += self._size(shard)
         self._last = opened.reader
         return opened.reader
-
-    def _drop_some_pages(self) -> None:
-        """Let go of the pages of some shards, if this process has too many; the shards stay open."""
-        elsewhere = sum(other._pages.num_bytes for other in list(_all_open) if other is not self)
-        for shard in self._pages.to_drop(self.max_mapped_bytes - elsewhere):
-            opened = self._readers.get(shard)
-            if opened is not None and isinstance(opened.reader, DropsPages):
-                opened.reader.drop_pages()
 
     def close(self) -> None:
         """Close all: now, or if another thread is reading, which may wait for a slow network, when it is done."""
