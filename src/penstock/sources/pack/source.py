@@ -191,8 +191,8 @@ class PackedStage:
             return False
         assert rows.after is not None  # noqa: S101
         self._read.append((self._first + len(self._waiting), rows.after))
-        for number, sample in enumerate(rows.samples()):
-            self._waiting.append(self._prepare(sample, rows.after, number))
+        after = rows.after
+        self._waiting += [self._prepare(sample, after, number) for number, sample in enumerate(rows.samples())]
         return True
 
     def _prepare(self, sample: Sample, after: PositionAfter, number: int) -> Document:
