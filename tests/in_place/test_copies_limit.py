@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock import StreamingDataset
-from tests.cache.test_disk import small_disk
+from tests.fetcher.test_rooms import small_disk
 from tests.in_place.kinds import KINDS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +15,16 @@ from penstock import MDSWriter, StreamingDataset, clear_cache, list_cache, warm_
 from penstock.cache.contents import CachedDataset, CachedEdition
 from penstock.cli.cache import ago, render_list
 from penstock.cli.main import main
-from tests.streaming import ids_of, write_samples
+from tests.streaming import ids_of, private_places, write_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def places() -> Iterator[Path]:
+    with private_places() as folder:
+        yield folder
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("runtime")
+
 
 @contextmanager
 def small_disk(folder: Path, size: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[int | None]:

@@ -1,0 +1,13 @@
+"""Large blocks of memory."""
+
+from __future__ import annotations
+
+from penstock.codecs.large_pages import new_memory
+
+
+def test_memory_is_zeroed_and_of_the_size_that_was_asked_for() -> None:
+    memory = new_memory(3 << 20)
+    assert len(memory) == 3 << 20
+    assert memory[:100] == memory[-100:] == bytes(100)
+    memory[-3:] = b"end"
+    assert memory[-4:] == b"\0end"
