@@ -69,7 +69,7 @@ def add_inspect(commands: Any) -> None:
         "the folder or URL of the dataset, or a glob of files; only its index is read",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with all shards")
-    parser.set_defaults(run_inspect=run_inspect)
+    parser.set_defaults(run=run_inspect)
 
 
 def run_inspect(options: argparse.Namespace) -> int:
@@ -146,7 +146,7 @@ def add_head(commands: Any) -> None:
     parser.add_argument("-n", type=int, default=5, help="the number of samples (default: 5)")
     parser.add_argument("--columns", nargs="+", help="show only these columns")
     parser.add_argument("--full", action="store_true", help="do not shorten values")
-    parser.set_defaults(run_head=run_head)
+    parser.set_defaults(run=run_head)
 
 
 def run_head(options: argparse.Namespace) -> int:
@@ -207,7 +207,7 @@ def add_verify(commands: Any) -> None:
         help="with --values: also unpickle pkl columns, which can run_verify code",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run_verify=run_verify)
+    parser.set_defaults(run=run_verify)
 
 
 def run_verify(options: argparse.Namespace) -> int:
@@ -248,7 +248,7 @@ def add_index(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, help="write the index to this file; put it next to your files as .penstock-index"
     )
-    parser.set_defaults(run_index=run_index)
+    parser.set_defaults(run=run_index)
 
 
 def run_index(options: argparse.Namespace) -> int:
@@ -282,7 +282,7 @@ def add_merge(commands: Any) -> None:
     parser.add_argument(
         "indexes", nargs="*", metavar="INDEX", help="index files to merge, instead of all those below OUT"
     )
-    parser.set_defaults(run_merge=run_merge)
+    parser.set_defaults(run=run_merge)
 
 
 def run_merge(options: argparse.Namespace) -> int:

@@ -123,6 +123,11 @@ class LimitedShardedSource(ShardedSource):
         inner = self._source.order_fingerprint
         return None if inner is None else f"{inner}-first-{self._max_rows}"
 
+    @property
+    def is_endless(self) -> bool:
+        """It ends, also where its source does not."""
+        return False
+
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
         """Return what is known of a shard; its rows are those within the limit, if they are known."""
         info = self._source.get_shard_info(shard_name)
