@@ -112,59 +112,52 @@ class ShardMemory(NamedTuple):
     num_rows: int
     opened: Any = None  # what a format made of the bytes
 
-    @property
-    def end(self) -> int:
-        """Where the bytes end in memory."""
-        return self.place + len(self.held)
-
 
 def copy_pieces(
-    shards: Sequence[ShardMemory],
-    counts: Sequence[int],
-    order: Int64Array | None,
-    begins: Int64Array,
-    ends: Int64Array,
-    lengths: tuple[int, int] | None = None,
+    shards: Sequence[ShardMemory], counts: Sequence[int], order: Int64Array | None, begins: Int64Array, ends: Int64Array
 ) -> StoredValues:
     """Copy values of any lengths that were found to lie in these shards.
 
     There are so many of each shard, and `order` says which of them stands at each place of what is given out, as in
-    `begins` and `ends`. `lengths` are those of the shortest and the longest value, if that is known.
+    `begins` and `ends`.
     """
-    gathered = None
-    if len(begins) > _FEW_VALUES:
-        shortest, longest = lengths or (int((ends - begins).min()), int((ends - begins).max()))
-        is_short = 0 < longest <= (_MOST_BYTES_IF_EQUAL if shortest == longest else _MOST_BYTES)
-        if is_short and (shortest == longest or _lie_within(shards, counts, order, begins, longest)):
-            sizes = None if shortest == longest else ends - begins
-            gathered = gather_strings(view_memory("S", longest), begins, sizes)
-    if gathered is not None:
-        return gathered
+    sizes = ends - begins
+    lengths = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
     if len(shards) == 1:
-        [shard] = shards
-        data, place = shard.data, shard.place
-        if len(begins) <= _FEW_VALUES:
-            return [
-                data[begin - place : end - place] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
-            ]
-        bounds = zip((begins - place).tolist(), (ends - place).tolist(), strict=True)
-        return [data[begin:end] for begin, end in bounds]
-    data_of_each = [shard.data for shard, count in zip(shards, counts, strict=True) for _ in range(count)]
+        return pieces_of(shards[0], begins - shards[0].place, ends - shards[0].place, lengths)
+    if _is_short(*lengths):
+        limits = np.repeat([shard.place + len(shard.held) for shard in shards], counts)
+        # An item as long as the longest value must lie within the shard, whichever value it begins with.
+        is_within = (begins + lengths[1] <= (limits if order is None else limits[order])).all()
+        gathered = _copy_strings(begins, ends, lengths) if is_within else None
+        if gathered is not None:
+            return gathered
+    data = [shard.data for shard, count in zip(shards, counts, strict=True) for _ in range(count)]
     places = np.repeat(np.array([shard.place for shard in shards], np.int64), counts)
     if order is not None:
-        data_of_each, places = list(map(data_of_each.__getitem__, order.tolist())), places[order]
+        data, places = list(map(data.__getitem__, order.tolist())), places[order]
     firsts, lasts = (begins - places).tolist(), (ends - places).tolist()
-    return [each[first:last] for each, first, last in zip(data_of_each, firsts, lasts, strict=True)]
+    return [each[first:last] for each, first, last in zip(data, firsts, lasts, strict=True)]
 
 
-def _lie_within(
-    shards: Sequence[ShardMemory], counts: Sequence[int], order: Int64Array | None, begins: Int64Array, num_bytes: int
-) -> bool:
-    """Return whether items of so many bytes lie within their shard, of which some are longer than their values."""
-    if len(shards) == 1:
-        return int(begins.max()) + num_bytes <= shards[0].end
-    limits = np.repeat([shard.end for shard in shards], counts)
-    return bool((begins + num_bytes <= (limits if order is None else limits[order])).all())
+def pieces_of(shard: ShardMemory, begins: Int64Array, ends: Int64Array, lengths: tuple[int, int]) -> StoredValues:
+    """Copy values of one shard, from bytes of it to others; `lengths` are those of the shortest and the longest."""
+    if len(begins) > _FEW_VALUES and _is_short(*lengths) and int(begins.max()) + lengths[1] <= len(shard.held):
+        gathered = _copy_strings(begins + shard.place, ends + shard.place, lengths)
+        if gathered is not None:
+            return gathered
+    data = shard.data
+    return [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+
+def _is_short(shortest: int, longest: int) -> bool:
+    """Return whether values of such lengths are better copied by NumPy than one by one."""
+    return 0 < longest <= (_MOST_BYTES_IF_EQUAL if shortest == longest else _MOST_BYTES)
+
+
+def _copy_strings(begins: Int64Array, ends: Int64Array, lengths: tuple[int, int]) -> npt.NDArray[np.bytes_] | None:
+    shortest, longest = lengths
+    return gather_strings(view_memory("S", longest), begins, None if shortest == longest else ends - begins)
 
 
 def as_list(pieces: StoredValues) -> list[bytes]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import CorruptShardError
 from penstock.formats.encodings.table import get_encoding
-from penstock.formats.gather import FoundLayout, FoundRows, FoundRowsReader, copy_pieces, copy_values
+from penstock.formats.gather import FoundLayout, FoundRows, FoundRowsReader, copy_pieces, copy_values, pieces_of
 from penstock.formats.rows import table_bytes, view_offsets
 
 if TYPE_CHECKING:
@@ -107,21 +107,22 @@ class StoredRows(FoundRows):
     def begins(self, name: str) -> Int64Array:
         """Find at which place of memory each value of a column begins."""
         bounds = self.layout.bounds[name]
-        return self._count_from(bounds.begin_mark, bounds.begin)
+        return self._count_from(bounds.begin_mark, bounds.begin + self._place)
 
     def pieces(self, name: str) -> StoredValues:
         """Copy the values of a column of any length."""
-        lengths = None if self._table is None else self._table.lengths[name]
-        return copy_pieces(self.shards, self.counts, self.order, *self.bounds(name), lengths)
+        if self._table is None:
+            return copy_pieces(self.shards, self.counts, self.order, *self.bounds(name))
+        return pieces_of(self.shards[0], *self.bounds(name), self._table.lengths[name])
 
     def bounds(self, name: str) -> tuple[Int64Array, Int64Array]:
-        """Find at which places of memory the values of a column begin and end."""
+        """Find where the values of a column begin and end, counted as the marks are."""
         first, begin, last, end = self.layout.bounds[name]
         return self._count_from(first, begin), self._count_from(last, end)
 
     def _count_from(self, mark: int, num_bytes: int) -> Int64Array:
         marks = self.marks[mark] if self._picked is None else self.marks[mark][self._picked]
-        begins: Int64Array = np.add(marks, self._place + num_bytes, dtype=np.int64)
+        begins: Int64Array = np.add(marks, num_bytes, dtype=np.int64)
         return begins
 
     def _find_samples(self) -> tuple[Int64Array, Int64Array, Int64Array]:

@@ -24,7 +24,7 @@ from penstock.formats.columnar.types import (
     to_values,
     with_none,
 )
-from penstock.formats.gather import ShardMemory, as_list, copy_pieces, place_of
+from penstock.formats.gather import ShardMemory, as_list, pieces_of, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,14 +227,12 @@ class _BytesNode(_RunsNode):
 
     def __init__(self, kind: ColumnType, file: BufferFile, path: str, image: Encoding | None) -> None:
         super().__init__(kind, file, path)
-        self._image, self._file, self._place = image, file, file.place_of(f"{path}.data")
-        self._set_buffers(self._place, self._num_children, 1)
+        self._image, self._file, self._begin = image, file, file.begin_of(f"{path}.data")
+        self._set_buffers(file.place + self._begin, self._num_children, 1)
 
     def pieces(self, rows: Int64Array) -> StoredValues | list[Any]:
         begins, ends = self._bounds(rows)
-        pieces = copy_pieces(
-            [self._file.memory], [len(rows)], None, begins + self._place, ends + self._place, self._lengths
-        )
+        pieces = pieces_of(self._file.memory, begins + self._begin, ends + self._begin, self._lengths)
         is_null = self.is_null(rows)
         return pieces if is_null is None or not is_null.any() else with_none(as_list(pieces), is_null)
 
