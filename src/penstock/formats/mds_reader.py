@@ -82,7 +82,7 @@ class StoredRows(FoundRows):
     """Rows of shards that are laid out alike. Their values are found, and checked, when this is made.
 
     A row whose offsets or sizes do not add up is a `CorruptShardError`; other rows of the same shard are not looked at.
-    If there is a table, that was done before, of all rows of the one shard.
+    If there is a table, that was done before, of all rows of the one shard; `offsets` are those of all of its rows.
     """
 
     layout: RowFields
@@ -96,11 +96,12 @@ class StoredRows(FoundRows):
         rows: Int64Array,
         order: Int64Array | None = None,
         table: ValuePlaces | None = None,
+        offsets: npt.NDArray[np.uint32] | None = None,
     ) -> None:
         super().__init__(layout, shards, counts, rows, order)
         self._table = table
         if table is None:
-            self.marks, self._picked, self._place = self._find_marks(*self._find_samples()), order, 0
+            self.marks, self._picked, self._place = self._find_marks(*self._find_samples(offsets)), order, 0
         else:
             self.marks, self._picked, self._place = table.marks, rows, shards[0].place
 
@@ -125,17 +126,22 @@ class StoredRows(FoundRows):
         begins: Int64Array = np.add(marks, num_bytes, dtype=np.int64)
         return begins
 
-    def _find_samples(self) -> tuple[Int64Array, Int64Array, Int64Array]:
+    def _find_samples(self, offsets: npt.NDArray[np.uint32] | None) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Read where each sample begins and ends, by the table of offsets of its shard, which begins at a place."""
         bounds = np.array([(shard.place, len(shard.held), table_bytes(shard.num_rows)) for shard in self.shards])
-        places, num_bytes, tables = np.repeat(bounds.reshape(-1, 3).T, self.counts, axis=1).astype(np.int64)
-        offsets = copy_values(places + 4 + 4 * self.rows, 8).view("<u4").reshape(-1, 2)
-        starts, stops = offsets[:, 0].astype(np.int64), offsets[:, 1].astype(np.int64)
+        of_shards = bounds.reshape(-1, 3).T.astype(np.int64)
+        is_one = len(self.shards) == 1  # then there is one number of each for all rows
+        places, num_bytes, tables = of_shards if is_one else np.repeat(of_shards, self.counts, axis=1)
+        if offsets is None:
+            firsts, lasts = copy_values(places + 4 + 4 * self.rows, 8).view("<u4").reshape(-1, 2).T
+        else:
+            firsts, lasts = offsets[:-1], offsets[1:]
+        starts, stops = firsts.astype(np.int64), lasts.astype(np.int64)
         is_bad = (starts < tables) | (stops > num_bytes) | (stops - starts < 4 * len(self.layout.gaps))
         if is_bad.any():
             at = int(np.argmax(is_bad))
             begin, end = int(starts[at]), int(stops[at])
-            lies_within = tables[at] <= begin <= end <= num_bytes[at]
+            lies_within = tables[0 if is_one else at] <= begin <= end <= num_bytes[0 if is_one else at]
             raise self._error(
                 at,
                 "too short to hold the sizes of its values"
@@ -188,7 +194,7 @@ class MDSReader(FoundRowsReader):
         """Find the values of all rows now; raise if those of any do not lie where they should."""
         if self._offsets is not None and len(self):
             memory = self.memory()
-            found = StoredRows(self.layout, [memory], [len(self)], np.arange(len(self)))
+            found = StoredRows(self.layout, [memory], [len(self)], np.arange(len(self)), offsets=self._offsets)
             between = [(marks - memory.place).astype(np.uint32) for marks in found.marks[1:-1]]
             lengths: dict[str, tuple[int, int]] = {}
             for name in set(self.layout.names) - self.layout.fixed:
