@@ -22,17 +22,17 @@ from penstock.formats.encodings.numbers import plain_number
 from penstock.formats.lines.cut import BadRow
 from penstock.formats.lines.json_values import parse_objects, pick_fields
 from penstock.formats.lines.reader import LineReader, OpenRows
-from penstock.formats.rows import max_samples, read_offsets, write_offsets
+from penstock.formats.rows import check_rows, max_samples, read_offsets, write_offsets
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
     from typing_extensions import Buffer
 
-    from penstock.formats.base import ReadOptions, ShardBytes
+    from penstock.formats.base import ReadOptions, Rows, ShardBytes
     from penstock.formats.body import ChunkPool
     from penstock.formats.lines.cut import RowBlock
     from penstock.index.model import ShardInfo, ShardLayout
@@ -146,6 +146,40 @@ class TextShardParser:
         """Return numbers as arrays where 64 bits hold them, else lists."""
         kinds = [column for column in self.kinds if self.wanted is None or column.name in self.wanted]
         return {kind.name: _to_column(kind, [sample.get(kind.name) for sample in parsed[begin:end]]) for kind in kinds}
+
+
+class TextReader(LineReader):
+    """One open shard of a format of yours, whose lines a function parses.
+
+    Args:
+        parts: The bytes of the shard.
+        info: How it stands in the index.
+        parse: Makes samples of lines, each with what ends it; it is given the numbers of their rows, too, for errors.
+        options: Which columns are wanted.
+    """
+
+    row_layout = None  # type: ignore[assignment]  # lines of several shards together would have no numbers
+
+    def __init__(
+        self,
+        parts: Sequence[ShardBytes],
+        info: ShardInfo,
+        parse: Callable[[list[bytes], list[int]], list[Sample]],
+        options: ReadOptions,
+    ) -> None:
+        data, meta = parts
+        offsets = read_offsets(meta, info.num_samples, begin=None, end=len(data), shard=info.name)
+        super().__init__(
+            parts,
+            OpenRows(info.name, data, offsets),
+            TextShardParser(info.layout.columns, _newline(info.layout), None, options.columns),
+        )
+        self._parse_lines = parse
+
+    def _parse(self, rows: Rows) -> list[Sample]:
+        numbers = check_rows(rows, len(self), self.name)
+        stored = self.gather_rows(numbers)
+        return [] if stored is None else self._parse_lines(stored.lines, numbers.tolist())
 
 
 def _to_column(column: Column, values: list[Any]) -> npt.NDArray[Any] | list[Any]:
