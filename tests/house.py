@@ -108,3 +108,57 @@ def class_names(root: Path) -> dict[str, list[str]]:
 def functions_of(tree: ast.AST) -> Sequence[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Return all functions and methods of a file."""
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def exported_names(root: Path) -> set[str]:
+    """Return the names that public modules give out, each a line of theirs."""
+    found: set[str] = set()
+    for file in python_files(root):
+        text = file.read_text()
+        if "lazy_names(__spec__)" in text:
+            imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+            found |= {alias.asname or alias.name for node in imports for alias in node.names}
+    return found
+
+
+def callbacks_and_arguments(node: ast.ClassDef) -> tuple[int, int]:
+    """Count the callbacks that a class is made with, and the arguments of its `__init__`; fields are no arguments."""
+    fields = [one.annotation for one in node.body if isinstance(one, ast.AnnAssign)]
+    given: list[ast.expr | None] = []
+    for function in functions_of(ast.Module(node.body, [])):
+        if function.name == "__init__":
+            arguments = function.args
+            given = [one.annotation for one in (*arguments.posonlyargs, *arguments.args[1:], *arguments.kwonlyargs)]
+    is_record = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+    called = [one for one in (fields if is_record else given) if one is not None and "Callable" in ast.unparse(one)]
+    return len(called), len(given)
+
+
+def untested_modules(root: Path, tests: Path) -> list[str]:
+    """Return the modules that have no test of their own: `a/test_b.py` for `a/b.py`."""
+    modules = [file.relative_to(root) for file in python_files(root) if not file.stem.startswith("_")]
+    return [str(file) for file in modules if not (tests / file.parent / f"test_{file.name}").exists()]
+
+
+def small_modules_of_one(root: Path, most_lines: int) -> dict[str, str]:
+    """Return the small modules that one other module of their folder imports and nothing else, with that module."""
+    imports, modules = import_graph(root), modules_of(root)
+    found = {}
+    for name, file in modules.items():
+        users = [other for other, imported in imports.items() if name in imported]
+        is_beside = len(users) == 1 and users[0].rpartition(".")[0] == name.rpartition(".")[0]
+        if is_beside and file.stem != "__init__" and file.read_text().count("\n") < most_lines:
+            found[name] = users[0]
+    return found
+
+
+def ratcheted(root: Path, tests: Path) -> dict[str, object]:
+    """Return the figures of `house_ratchet.json`, which may only fall; `public_names` is not measured here."""
+    texts = [file.read_text() for file in python_files(root)]
+    return {
+        "files": len(texts),
+        "lines": sum(text.count("\n") for text in texts),
+        "longest_chain": len(longest_chain(import_graph(root))) - 1,
+        "code_lines": code_lines_of_packages(root),
+        "untested": untested_modules(root, tests),
+    }
