@@ -8,14 +8,14 @@
 | 4 epochs repeat with workers that end, a state is used twice | `test_every_frame_once_…`, `test_a_state_is_exact_…` |
 | 5 resuming with workers is not exact | `test_a_state_is_exact_whatever_the_workers` |
 | 6 `episodes=` is not heeded | `test_chosen_episodes_and_no_others` |
-| 7 images, and windows of images and scalars | `test_layouts.py`: `…_of_every_kind_…`, `test_pictures_as_bytes_…` |
+| 7 images, and windows of images and scalars | `test_meta.py`: `…_of_every_kind_…`, `test_pictures_as_bytes_…` |
 | 8 scalars are no tensors | `test_golden.py`: `test_every_query_…`, `test_samples_of_a_stream_are_those_by_number` |
 | 9 files are begun in stored order | `test_each_epoch_begins_with_other_episodes` |
 | 10 resuming reads the epoch so far | `test_resuming_reads_only_what_is_left` |
 | 11 a state holds for one world | `test_a_state_serves_any_world_workers_and_batch_size` |
 | 12 consumers of one cache fetch twice, or remove each other's files | `test_ranks_share_a_cache_that_is_too_small` |
 | 13 nothing is bounded in bytes | `test_a_pool_is_bounded_in_bytes`, `test_ranks_share_a_cache_that_is_too_small` |
-| 14 every frame is decoded from its keyframe anew | `test_streaming.py`: `test_one_pass_decodes_each_frame_…` |
+| 14 every frame is decoded from its keyframe anew | `test_dataset.py`: `test_one_pass_decodes_each_frame_…` |
 | 15 decoders stay open, or are shared by processes | `test_few_files_stay_open`, `test_workers_are_forked_after_…` |
 | 16 a pool holds a dict for each row | `test_a_pool_takes_little_memory_for_each_frame` |
 | 17 ranks have different numbers of batches | `test_all_ranks_get_the_same_number_of_batches` |
