@@ -47,6 +47,7 @@ _LARGEST_ITEM = (1 << 62) // _ADDRESSES  # NumPy counts the bytes of an array as
 
 
 @lru_cache(maxsize=256)
+@lru_cache(maxsize=256)
 def view_memory(kind: str, num_bytes: int) -> npt.NDArray[Any]:
     """View all memory of this process as overlapping items, so that values of many shards are one gather away.
 
@@ -129,7 +130,7 @@ def copy_pieces(
         limits = np.repeat([shard.place + len(shard.held) for shard in shards], counts)
         # An item as long as the longest value must lie within the shard, whichever value it begins with.
         is_within = (begins + lengths[1] <= (limits if order is None else limits[order])).all()
-        gathered = _copy_strings(begins, ends, lengths) if is_within else None
+        gathered = _copy_strings(begins, begins, ends, lengths) if is_within else None
         if gathered is not None:
             return gathered
     data = [shard.data for shard, count in zip(shards, counts, strict=True) for _ in range(count)]
@@ -140,10 +141,16 @@ def copy_pieces(
     return [each[first:last] for each, first, last in zip(data, firsts, lasts, strict=True)]
 
 
-def pieces_of(shard: ShardMemory, begins: Int64Array, ends: Int64Array, lengths: tuple[int, int]) -> StoredValues:
-    """Copy values of one shard, from bytes of it to others; `lengths` are those of the shortest and the longest."""
-    if len(begins) > _FEW_VALUES and _is_short(*lengths) and int(begins.max()) + lengths[1] <= len(shard.held):
-        gathered = _copy_strings(begins + shard.place, ends + shard.place, lengths)
+def pieces_of(
+    shard: ShardMemory, begins: Int64Array, ends: Int64Array, lengths: tuple[int, int], *, is_within: bool = False
+) -> StoredValues:
+    """Copy values of one shard, from bytes of it to others; `lengths` are those of the shortest and the longest.
+
+    With `is_within`, as many bytes as the longest has are known to lie behind all beginnings.
+    """
+    is_few = len(begins) <= _FEW_VALUES or not _is_short(*lengths)
+    if not is_few and (is_within or int(begins.max()) + lengths[1] <= len(shard.held)):
+        gathered = _copy_strings(begins + shard.place, begins, ends, lengths)
         if gathered is not None:
             return gathered
     data = shard.data
@@ -155,9 +162,11 @@ def _is_short(shortest: int, longest: int) -> bool:
     return 0 < longest <= (_MOST_BYTES_IF_EQUAL if shortest == longest else _MOST_BYTES)
 
 
-def _copy_strings(begins: Int64Array, ends: Int64Array, lengths: tuple[int, int]) -> npt.NDArray[np.bytes_] | None:
+def _copy_strings(
+    places: Int64Array, begins: Int64Array, ends: Int64Array, lengths: tuple[int, int]
+) -> npt.NDArray[np.bytes_] | None:
     shortest, longest = lengths
-    return gather_strings(view_memory("S", longest), begins, None if shortest == longest else ends - begins)
+    return gather_strings(view_memory("S", longest), places, None if shortest == longest else ends - begins)
 
 
 def as_list(pieces: StoredValues) -> list[bytes]:

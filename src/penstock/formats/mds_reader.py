@@ -75,7 +75,8 @@ class ValuePlaces(NamedTuple):
     """Where the values of all rows of a shard lie."""
 
     marks: Sequence[npt.NDArray[np.uint32]]  # counted from the beginning of the shard
-    lengths: dict[str, tuple[int, int]]  # of the shortest and the longest value of each column of any length
+    lengths: dict[str, tuple[int, int]]  # of the shortest and the longest value of each column
+    within: frozenset[str]  # the columns of which as many bytes as the longest value has lie behind each beginning
 
 
 class StoredRows(FoundRows):
@@ -114,7 +115,8 @@ class StoredRows(FoundRows):
         """Copy the values of a column of any length."""
         if self._table is None:
             return copy_pieces(self.shards, self.counts, self.order, *self.bounds(name))
-        return pieces_of(self.shards[0], *self.bounds(name), self._table.lengths[name])
+        is_within = name in self._table.within
+        return pieces_of(self.shards[0], *self.bounds(name), self._table.lengths[name], is_within=is_within)
 
     def bounds(self, name: str) -> tuple[Int64Array, Int64Array]:
         """Find where the values of a column begin and end, counted as the marks are."""
@@ -192,16 +194,44 @@ class MDSReader(FoundRowsReader):
 
     def find_all(self) -> None:
         """Find the values of all rows now; raise if those of any do not lie where they should."""
-        if self._offsets is not None and len(self):
-            memory = self.memory()
-            found = StoredRows(self.layout, [memory], [len(self)], np.arange(len(self)), offsets=self._offsets)
-            between = [(marks - memory.place).astype(np.uint32) for marks in found.marks[1:-1]]
-            lengths: dict[str, tuple[int, int]] = {}
-            for name in set(self.layout.names) - self.layout.fixed:
-                begins, ends = found.bounds(name)
-                sizes = ends - begins
-                lengths[name] = int(sizes.min()), int(sizes.max())
-            self._table = ValuePlaces([self._offsets[:-1], *between, self._offsets[1:]], lengths)
+        if self._offsets is None or not len(self):
+            return
+        gaps = self.layout.gaps
+        firsts, lasts = self._offsets[:-1], self._offsets[1:]
+        ends = firsts.astype(
+            np.int64
+        )  # of all that was found of each sample, in 64 bits: sizes that lie are seen below
+        is_bad = (lasts < firsts) | (lasts - firsts < 4 * len(gaps))
+        sizes = np.empty((0, 0), np.uint32)
+        between: list[npt.NDArray[np.uint32]] = []
+        if not is_bad.any():
+            if gaps:
+                # Of the shard itself: to look for them in all of memory takes longer.
+                items = np.ndarray((len(self.data) - 4 * len(gaps) + 1,), f"V{4 * len(gaps)}", self.data, 0, (1,))
+                sizes = items[ends].view("<u4").reshape(len(ends), len(gaps))
+            for number, gap in enumerate(gaps):
+                ends += sizes[:, number]
+                ends += gap
+                if number < len(gaps) - 1:
+                    between.append(ends.astype(np.uint32))
+            ends += self.layout.after_last
+            is_bad = ends != lasts
+        if is_bad.any():  # looked at once more, to say which row it is and why
+            StoredRows(self.layout, [self.memory()], [len(self)], np.arange(len(self)), offsets=self._offsets)
+        columns = iter(sizes.T)
+        lengths = {
+            name: (num_bytes, num_bytes) if num_bytes is not None else _extremes(next(columns))
+            for name, num_bytes in self.layout.columns
+        }
+        marks = [firsts, *between, lasts]
+        # The last row's value begins last: if so many bytes lie behind its beginning, they do behind all others.
+        bounds = self.layout.bounds
+        within = {
+            name
+            for name, (_, longest) in lengths.items()
+            if int(marks[bounds[name].begin_mark][-1]) + bounds[name].begin + longest <= len(self.data)
+        }
+        self._table = ValuePlaces(marks, lengths, frozenset(within))
 
     def find(self, rows: Int64Array) -> StoredRows:
         """Find the values of some rows, all of them in range."""
@@ -230,6 +260,10 @@ class MDSReader(FoundRowsReader):
         self._next_row = int(rows[-1]) + 1
         self._num_found += len(rows)
         return is_in_order or self._num_found >= _PART_WORTH_ALL * self._num_samples
+
+
+def _extremes(sizes: npt.NDArray[np.uint32]) -> tuple[int, int]:
+    return int(sizes.min()), int(sizes.max())
 
 
 _row_fields = lru_cache(maxsize=256)(RowFields)
