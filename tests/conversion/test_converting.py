@@ -295,6 +295,7 @@ def test_all_that_gives_rows_is_converted(tmp_path: Path, make: Any) -> None:
 
 
 def test_tables_of_polars(tmp_path: Path) -> None:
-    polars = pytest.importorskip("polars")
-    convert(polars.DataFrame({"id": range(6)}), tmp_path / "out", progress=False, workers=1)
+    import polars as pl  # not where engines are tested, which take helpers from here
+
+    convert(pl.DataFrame({"id": range(6)}), tmp_path / "out", progress=False, workers=1)
     assert ids_of(tmp_path / "out") == list(range(6))

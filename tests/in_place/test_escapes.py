@@ -11,6 +11,7 @@ from penstock.errors import ObjectNotFoundError
 from penstock.storage.url_names import join_url
 from tests.in_place.kinds import KINDS
 from tests.servers.sshd import running_sshd
+from tests.storage.test_url_names import KEYS
 from tests.streaming import write_samples
 
 if TYPE_CHECKING:
@@ -20,22 +21,6 @@ if TYPE_CHECKING:
     from tests.servers.nginx import WebServer
 
 JSONL = KINDS["jsonl"]
-NAMES = [
-    "x y",
-    "x%20y",
-    "per%cent",
-    "100%",
-    "a#b",
-    "what?",
-    "ü-日",
-    "a+b=c,d&e;f@g:h",
-    "[1]",
-    "{a,b}",
-    "s*",
-    "it's~\"<|>^",
-]
-KEYS = [f"{name}.jsonl" for name in NAMES]
-ROOTS = ["http://host/a%20b", "https://host", "file:///a%20b", "sftp://me@host/~/a%23b", "s3://bucket/a%20b", "/a%20b"]
 
 
 def write_names(folder: Path) -> Path:
