@@ -27,7 +27,6 @@ class Inherited(Protocol):
 
     def after_fork_in_child(self) -> None:
         """Let go in the child without telling any other process, and without unlocking: the parent still holds it."""
-        ...
 
 
 class Shared(Protocol):
@@ -35,7 +34,6 @@ class Shared(Protocol):
 
     def claim(self) -> None:
         """Make sure that it is this process's own to share, before a child is forked."""
-        ...
 
 
 _alive: weakref.WeakSet[Inherited] = weakref.WeakSet()

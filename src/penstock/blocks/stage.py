@@ -29,15 +29,12 @@ class Stage(Protocol):
 
     def next(self) -> Block:
         """Return the next rows, as many as it is good to read at once; none where they end."""
-        ...
 
     def get_state(self) -> State:
         """Return the position after the rows given last, as plain JSON values."""
-        ...
 
     def set_state(self, state: State) -> None:
         """Go to a position, which may be damaged; one with `given` is for `resume`."""
-        ...
 
 
 class OpenStage(Stage, Protocol):
@@ -45,7 +42,6 @@ class OpenStage(Stage, Protocol):
 
     def close(self) -> None:
         """Close what is open; it is of no use afterwards."""
-        ...
 
 
 def counted(block: Block, start: Position, end: Position) -> Block:

@@ -17,7 +17,6 @@ class ShareListener(Protocol):
 
     def keep_to(self, share: OpenShardQuota) -> None:
         """Close what is too much: at once, or when its reader is done. Never waits."""
-        ...
 
 
 class ShareListeners:

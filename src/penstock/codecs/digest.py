@@ -27,11 +27,9 @@ class Hasher(Protocol):
 
     def update(self, data: Buffer, /) -> None:
         """Take in more bytes."""
-        ...
 
     def hexdigest(self) -> str:
         """Return the digest of all bytes so far, as lower-case hex."""
-        ...
 
 
 def known_hashes() -> list[str]:

@@ -69,21 +69,17 @@ class FrameDecoder(Protocol):
     @property
     def eof(self) -> bool:
         """Whether the frame has ended."""
-        ...
 
     @property
     def needs_input(self) -> bool:
         """Whether all of what was given is decoded."""
-        ...
 
     @property
     def unused_data(self) -> bytes:
         """What was given beyond the end of the frame."""
-        ...
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
         """Decode a little more."""
-        ...
 
 
 class _Frames:

@@ -35,27 +35,21 @@ class ClipLocator(Protocol):
     @property
     def clip_bytes(self) -> float:
         """How much of the cache a clip takes, on average; 0: none."""
-        ...
 
     def name(self, clip: ClipKey) -> str:
         """Name the file, as the dataset does."""
-        ...
 
     def begin_s(self, clip: ClipKey) -> float:
         """Return at which second of that file the episode begins."""
-        ...
 
     def begin_in_clip_s(self, clip: ClipKey) -> float:
         """Return at which second of the file that is opened the episode begins."""
-        ...
 
     def decoder(self, clip: ClipKey) -> Hashable:
         """Name the decoder: clips of one name share one."""
-        ...
 
     def locate(self, clip: ClipKey) -> LocatedClip:
         """Return where it is, waiting for it if it has to be fetched."""
-        ...
 
 
 class OpenClip:

@@ -37,15 +37,12 @@ class StoredBytes(Protocol):
     @property
     def num_bytes(self) -> int:
         """Its size."""
-        ...
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes `[begin, end)`."""
-        ...
 
     def chunks(self, begin: int = 0) -> Iterator[bytes]:
         """Return all of it from a byte on, some MB at a time."""
-        ...
 
 
 class FileContent:

@@ -45,15 +45,12 @@ class StoredObject(Protocol):
     @property
     def frame_starts(self) -> Sequence[FrameStart]:
         """Of a compressed one, where the frames begin that `chunks` has come to, as far as they are far apart."""
-        ...
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes `[begin, end)`; asking beyond its end, or of a compressed one, is an error."""
-        ...
 
     def chunks(self) -> Iterator[bytes]:
         """Return all of it, in order, some MB at a time."""
-        ...
 
 
 class SpanBytes(Protocol):
@@ -64,7 +61,6 @@ class SpanBytes(Protocol):
 
     def read(self, begin: int, end: int) -> memoryview:
         """Return the bytes `[begin, end)`, which lie within one of the spans; others are a `CorruptShardError`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +122,6 @@ class FileFormat(ShardFormat, Protocol):
         `settings` is what users said, by the names in `setting_names`. A file that is not of this format, or broken, is
         a `CorruptShardError` that names it.
         """
-        ...
 
     def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:  # noqa: ARG002
         """Return the bytes of the object to fetch for these columns, sorted; by default all of the shard."""
@@ -142,7 +137,6 @@ class FileFormat(ShardFormat, Protocol):
 
     def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
         """Open a shard by its one part: what `unpack` wrote or, without that, the bytes of its span."""
-        ...
 
     def blocks(self, file: FileContent, reading: FilesReading, row: int = 0) -> Stage:  # noqa: ARG002
         """Read a file in order from a row on, for those who need neither its shards nor a cache."""

@@ -28,7 +28,6 @@ class Catalog(Protocol):
 
     def parse(self, document: dict[str, Any], where: str) -> Index:
         """Make the index of a JSON object, or raise `BadIndexError`; `where` names it in errors."""
-        ...
 
 
 catalogs: Registry[Callable[[], Catalog]] = Registry(

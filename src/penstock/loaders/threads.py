@@ -123,15 +123,12 @@ class Passes(Protocol):
 
     def begin(self) -> tuple[Any, Callable[[WorkerThreads | None], RowsOfBatches]]:
         """Begin the next pass; return it, and what opens the rows of its batches, each with a position."""
-        ...
 
     def deliver(self, begun: Any, position: Any, /) -> None:
         """Count a batch of a pass as delivered."""
-        ...
 
     def finish(self, begun: Any, /, *, is_empty: bool) -> bool:
         """End a pass; return False if it had nothing left and another one is to be read instead."""
-        ...
 
 
 def batches_of(passes: Passes, make: Callable[[Block], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:

@@ -28,7 +28,6 @@ class Engine(Protocol):
 
     def run(self, task: Callable[[int], Done], numbers: Sequence[int], shown: str, /) -> Generator[tuple[int, Done]]:
         """Call a function, which pickles, for each number; yield each with its result as it is done, in any order."""
-        ...
 
 
 class ThisProcess:

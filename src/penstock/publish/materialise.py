@@ -55,16 +55,13 @@ class Tasks(Protocol):
     @property
     def task_names(self) -> Sequence[str]:
         """Which samples each task makes, in a word each."""
-        ...
 
     @property
     def fingerprint(self) -> str | None:
         """A word that changes with the samples."""
-        ...
 
     def open_task(self, number: int) -> Samples:
         """Open the samples of a task."""
-        ...
 
 
 class PartDone(NamedTuple):

@@ -16,19 +16,15 @@ class Samples(Protocol):
 
     def take(self, count: int) -> list[Sample]:
         """Return so many of the next samples, or those that are left."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Describe where they stand."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where others stood."""
-        ...
 
     def close(self) -> None:
         """Close what is open."""
-        ...
 
 
 class Sink(Protocol):
@@ -37,16 +33,13 @@ class Sink(Protocol):
     @property
     def position(self) -> Any:
         """Where the samples stood that are written; None at the beginning."""
-        ...
 
     @property
     def num_wanted(self) -> int:
         """How many samples to write next, at most."""
-        ...
 
     def write_block(self, rows: Sequence[Sample], position: Callable[[], Any]) -> None:
         """Write samples; `position` tells where the source stands after them."""
-        ...
 
 
 def write_samples(open_samples: Callable[[], Samples], sink: Sink) -> None:

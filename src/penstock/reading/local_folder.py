@@ -32,15 +32,12 @@ class InPlace(Protocol):
     @property
     def path(self) -> Path:
         """The folder that names are told below."""
-        ...
 
     def is_raw(self, info: ShardInfo) -> bool:
         """Return whether a shard lies there as it is read."""
-        ...
 
     def open_shard(self, info: ShardInfo, options: ReadOptions) -> ShardReader:
         """Open a shard, checking that it is what the index says."""
-        ...
 
 
 @dataclass(frozen=True)

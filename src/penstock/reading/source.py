@@ -47,7 +47,6 @@ class MakesSource(Protocol):
 
         If it has to write files, these may take no more than so many bytes.
         """
-        ...
 
 
 @runtime_checkable
@@ -56,7 +55,6 @@ class ReadsFiles(Protocol):
 
     def as_files(self) -> SourceFiles | None:
         """Return the files, or None if their samples would not be the very same."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +90,12 @@ class RowReader(Protocol):
 
     def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
         """Return whether so many rows of a shard should be read alone; to ask takes as long as to read `cost_bytes`."""
-        ...
 
     def open(self, wanted: Sequence[tuple[int, Int64Array]], meanwhile: Callable[[], None]) -> list[ShardReader]:
         """Return for each shard a reader of the rows that are wanted of it and no others, in their order.
 
         `meanwhile` may be called while they are fetched: what it says to expect takes nothing from them.
         """
-        ...
 
 
 class Source(ABC):
@@ -120,7 +116,6 @@ class Source(ABC):
     @abstractmethod
     def open(self, shard: int) -> OpenShard:
         """Open a shard. Its reader is used by one thread at a time, and closed by the caller."""
-        ...
 
     @property
     def sizes(self) -> Int64Array:
@@ -150,11 +145,9 @@ class FetchesShards(Protocol):
     @property
     def is_fetched(self) -> bool:
         """Whether any of them may have to be. If so, `expect` is called."""
-        ...
 
     def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:
         """Receive the shards that will be opened, soonest first, and in how many batches; replaces the last call."""
-        ...
 
 
 @runtime_checkable
@@ -163,7 +156,6 @@ class ReadsFewRows(Protocol):
 
     def row_reader(self) -> RowReader | None:
         """Return a reader for a few rows alone, or None if only whole shards can be opened."""
-        ...
 
 
 @runtime_checkable
@@ -172,7 +164,6 @@ class SharesSpace(Protocol):
 
     def share_limit(self, holder: ShareListener) -> None:
         """Have this holder hear from now on how much it may keep open."""
-        ...
 
 
 @runtime_checkable
@@ -182,7 +173,6 @@ class HasPortions(Protocol):
     @property
     def portion_bytes(self) -> int:
         """The bytes; more than `PORTION_BYTES` only if reading them together saves work."""
-        ...
 
 
 @runtime_checkable
@@ -192,7 +182,6 @@ class HasStretches(Protocol):
     @property
     def stretches(self) -> Int64Array | None:
         """The ids at which such samples begin, if there are any."""
-        ...
 
 
 @runtime_checkable
@@ -202,14 +191,12 @@ class FollowsSamples(Protocol):
     @property
     def samples_ahead(self) -> int:
         """How many samples before they are read. If any, `announce` is called."""
-        ...
 
     def announce(self, ids: Int64Array, *, is_first: bool) -> None:
         """Receive the samples that this process reads after those before; the first ones of a pass replace all.
 
         Whether they are read in the end is not certain: a pass may be left.
         """
-        ...
 
 
 def fetched_by(source: Source) -> FetchesShards | None:

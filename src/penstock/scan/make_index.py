@@ -59,15 +59,12 @@ class ScanKeeper(Protocol):
 
     def write(self, data: bytes, begin: int) -> None:
         """Take bytes, from any thread."""
-        ...
 
     def publish(self, file: IndexedFile) -> None:
         """Make what can be made of the shards."""
-        ...
 
     def close(self) -> None:
         """Forget the rest."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,7 +200,6 @@ class GivesSource(Protocol):
 
     def as_source(self) -> ShardedSource:
         """Return the source."""
-        ...
 
 
 def as_source(given: ShardedSource | GivesSource) -> ShardedSource:

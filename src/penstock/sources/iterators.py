@@ -166,16 +166,13 @@ class OpensShards(Protocol):
     @property
     def shard_names(self) -> Sequence[str]:
         """The names of the shards."""
-        ...
 
     @property
     def files_version(self) -> FilesVersion | None:
         """Which versions of which files it reads."""
-        ...
 
     def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         """Open a shard at a row."""
-        ...
 
 
 class ShardsInTurn:

@@ -93,7 +93,6 @@ class FileBlocks(OpenStage, Protocol):
     @property
     def state_fields(self) -> Fields:
         """The fields of its positions, which are checked before it is given one."""
-        ...
 
 
 class FileStage:

@@ -57,11 +57,9 @@ class Store(Protocol):
 
     def read(self, key: str, span: Span | None = None) -> bytes:
         """Return an object or a range of it."""
-        ...
 
     def download(self, key: str, path: Path, span: Span | None = None) -> None:
         """Bring an object, or a range of it, to a local file, which appears whole or not at all."""
-        ...
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[Buffer, ObjectInfo]:
         """Return a range of an object, and what the whole object is.
@@ -69,23 +67,18 @@ class Store(Protocol):
         With `etag`, an object that is no longer that version is an `ObjectChangedError`: pieces of two versions never
         make one file. The span must lie within the object.
         """
-        ...
 
     def upload(self, path: Path, key: str) -> None:
         """Put a local file under a key, replacing what is there; readers see the old or the new object."""
-        ...
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe an object; a missing one is an `ObjectNotFoundError`."""
-        ...
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the objects whose keys begin with a prefix, sorted by key."""
-        ...
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is an `ObjectNotFoundError`."""
-        ...
 
 
 # --- What only some stores do -------------------------------------------------------------------------------
@@ -97,7 +90,6 @@ class ReadsFirst(Protocol):
 
     def read_first(self, key: str, limit: int) -> tuple[Buffer, ObjectInfo]:
         """Return the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
-        ...
 
 
 @runtime_checkable
@@ -106,7 +98,6 @@ class CopiesPieces(Protocol):
 
     def copy_piece(self, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]) -> ObjectInfo:
         """Hand over a range of an object, each part with its place in the range, and say what the object is."""
-        ...
 
 
 @dataclass(slots=True)
@@ -131,7 +122,6 @@ class ReadsTogether(Protocol):
 
     def read_ranges(self, key: str, spans: Sequence[Span]) -> Sequence[Buffer]:
         """Return ranges of an object, without saying of which version they are."""
-        ...
 
 
 @runtime_checkable
@@ -147,7 +137,6 @@ class HasCommits(Protocol):
 
     def commit(self) -> str:
         """Return the commit that is read."""
-        ...
 
 
 @runtime_checkable
@@ -156,7 +145,6 @@ class ChecksWriting(Protocol):
 
     def check_writable(self) -> None:
         """Raise if nothing can be stored here: a missing bucket, unknown keys, a store for reading only."""
-        ...
 
 
 # --- From a URL to its store --------------------------------------------------------------------------------

@@ -47,7 +47,6 @@ class AsksAsynchronously(Protocol):
 
         Nothing is tried again there: the caller does so with `read_piece` or `stat`, which have all the patience.
         """
-        ...
 
 
 def read_many(store: Store, questions: Sequence[Question]) -> Iterator[NumberedAnswer]:

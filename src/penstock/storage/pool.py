@@ -22,11 +22,9 @@ class PooledConnection(Protocol):
 
     def is_open(self) -> bool:
         """Return whether it is worth another try."""
-        ...
 
     def close(self) -> None:
         """Let it go; closing twice does nothing."""
-        ...
 
 
 class ConnectionPool(Generic[C]):

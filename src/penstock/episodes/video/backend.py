@@ -31,18 +31,15 @@ class VideoFile(Protocol):
     @property
     def next_frame(self) -> int | None:
         """The frame that comes next without a seek, if that is known."""
-        ...
 
     def decode(self, first: int, last: int) -> Iterator[tuple[int, Callable[[], Any]]]:
         """Decode from one frame to another, and all others on the way to the first: numbers, and what makes each frame.
 
         A frame that is not wanted need not be made.
         """
-        ...
 
     def close(self) -> None:
         """Close the file."""
-        ...
 
 
 class Pictures(Protocol):
@@ -50,15 +47,12 @@ class Pictures(Protocol):
 
     def pack(self, frame: Any) -> tuple[Any, int]:
         """Return a frame, packed or not, as it is kept, in memory of its own, and how many bytes that takes."""
-        ...
 
     def to_rgb(self, frame: Any) -> npt.NDArray[Any]:
         """Return a frame, packed or not, as RGB, or uint16 if it is deep gray, colors last.."""
-        ...
 
     def clear(self) -> None:
         """Release memory that lies ready for other frames."""
-        ...
 
 
 class VideoBackend(Protocol):
@@ -67,15 +61,12 @@ class VideoBackend(Protocol):
     @property
     def pixel_bytes(self) -> float:
         """What each pixel of a frame takes in memory while it is kept."""
-        ...
 
     def open(self, path: str, name: str) -> VideoFile:
         """Open a file; `name` is what errors call it."""
-        ...
 
     def make_pictures(self, limit_bytes: int) -> Pictures:
         """Return what keeps frames, which take so much memory at most."""
-        ...
 
 
 def group_by_keyframe(frames: Int64Array, index: FrameIndex) -> list[Int64Array]:

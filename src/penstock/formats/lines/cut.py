@@ -42,7 +42,6 @@ class RowFinder(Protocol):
 
     def find(self, chunk: Bytes) -> FoundLines:
         """Return the rows that begin in this chunk; one of which only white space is seen yet, with a later chunk."""
-        ...
 
 
 class LineFinder:
@@ -220,19 +219,15 @@ class RowParser(Protocol[T]):
 
     def parse(self, rows: Sequence[bytes]) -> T:
         """Parse rows, all at once; raise `BadRow` if any of them cannot be."""
-        ...
 
     def parse_block(self, block: RowBlock) -> T | None:
         """Parse rows that stand one after the other, which is quicker; None if they have to be looked at one by one."""
-        ...
 
     def samples(self, parsed: T) -> list[Sample]:
         """Return the samples of all that was parsed."""
-        ...
 
     def columns(self, parsed: T, begin: int = 0, end: int | None = None) -> Columns:
         """Return some of it by column: an array where all values allow it, else a list."""
-        ...
 
 
 class RowCutter:

@@ -65,15 +65,12 @@ class LineFormat(FileFormat, Protocol):
 
     def finder(self, settings: Mapping[str, Any]) -> RowFinder:
         """Return what finds the rows of a file, or of a span of which a scan said this."""
-        ...
 
     def parser(self, columns: tuple[Column, ...], wanted: tuple[str, ...] | None) -> RowParser[Any]:
         """Return what makes samples of rows."""
-        ...
 
     def parser_in_order(self, name: str, header: bytes | None, reading: FilesReading) -> RowParser[Any]:
         """Return the same for a file with this header row that is read in order."""
-        ...
 
     def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
         """Open a span of rows."""

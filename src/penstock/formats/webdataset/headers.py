@@ -29,11 +29,9 @@ class TarBytes(Protocol):
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes from one place to another; fewer if the file ends before."""
-        ...
 
     def reaches(self, end: int) -> bool:
         """Return whether the file has so many bytes."""
-        ...
 
 
 class Member(NamedTuple):
