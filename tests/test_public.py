@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import json
 import re
 import subprocess
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
+from penstock import errors
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
@@ -128,11 +130,39 @@ def test_without_torch_all_but_its_loader_works(tmp_path: Path) -> None:
         "    for x in range(100): writer.write({'x': x})\n"
         f"dataset = penstock.StreamingDataset(local={str(tmp_path)!r}, shuffle=True, batch_size=8)\n"
         "assert sorted(sample['x'] for sample in dataset) == list(range(100))\n"
-        "try: penstock.StreamingDataLoader\n"
-        "except ImportError as error: print(type(error).__name__, error)"
+        "try: from penstock import StreamingDataLoader\n"
+        "except ImportError as error: print(type(error).__name__, error)\n"
+        "try: penstock.StreamingDataLoader(dataset)\n"
+        "except AttributeError as error: print(error)"
     )
-    assert printed.startswith("MissingExtraError")
-    assert "penstock[torch]" in printed
+    imported, asked = printed.splitlines()
+    assert imported == f"MissingExtraError {asked}"
+    assert re.match(r"StreamingDataLoader needs torch, which .*: run pip install '.*\[torch\]'$", asked)
+
+
+def test_without_torch_one_may_look_around() -> None:
+    printed = run(
+        "import sys; sys.modules['torch'] = None\n"
+        "import importlib, inspect, pydoc, penstock\n"
+        f"for door in (penstock, *map(importlib.import_module, {[f'penstock.{name}' for name in PAGES]})):\n"
+        "    assert 'PACKAGE CONTENTS' in pydoc.render_doc(door, renderer=pydoc.plaintext) or door is not penstock\n"
+        "    assert {name for name, _ in inspect.getmembers(door)} >= set(dir(door)) == set(door.__all__)\n"
+        "    exec(f'from {door.__name__} import *')\n"
+        "name = 'StreamingDataLoader'\n"
+        "print(hasattr(penstock, name), name in dir(penstock), StreamingDataset.__name__)"
+    )
+    assert printed == "False False StreamingDataset"
+
+
+def test_errors_of_the_docs_are_where_a_user_looks() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = {name for page in pages for name in re.findall(r"`(\w+Error)`", page.read_text())}
+    ours = {name for name in named if not hasattr(builtins, name)}
+    assert len(ours) > 15
+    assert not {name for name in ours if not hasattr(errors, name) or not hasattr(penstock, name)}
+    for page in pages:
+        if "| error |" in page.read_text():
+            assert "`penstock.errors`" in page.read_text(), page
 
 
 def test_the_package_is_typed() -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.data.dataset import StreamingDataset as StreamingDataset
     from penstock.data.local import LocalDataset as LocalDataset
     from penstock.data.stream import Stream as Stream
+    from penstock.errors import *
     from penstock.errors import PenstockError as PenstockError
     from penstock.errors import TransformError as TransformError
     from penstock.formats.encodings.base import Encoding as Encoding
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.loaders.async_loader import AsyncDataLoader as AsyncDataLoader
     from penstock.loaders.collate import PadCollator as PadCollator
     from penstock.loaders.collate import collate_batch as collate_batch
-    from penstock.loaders.torch import StreamingDataLoader as StreamingDataLoader
+    from penstock.loaders.torch import StreamingDataLoader as StreamingDataLoader  # needs torch
     from penstock.order.schedule import MixSchedule as MixSchedule
     from penstock.packing import *
     from penstock.packing import PackedShardedSource as PackedShardedSource

@@ -258,3 +258,6 @@ class MissingExtraError(PenstockError, ImportError):
 
 class NotProvidedError(PenstockError, ImportError):
     """A name of MosaicML Streaming that penstock does not provide; the message says what to use instead."""
+
+
+__all__ = [name for name, value in vars().items() if isinstance(value, type) and issubclass(value, PenstockError)]

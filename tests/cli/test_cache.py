@@ -110,8 +110,11 @@ def test_a_prune_that_does_not_reach_its_aim_says_why(cache: Shell, remote: Path
 def test_an_unknown_dataset_folder_or_size(cache: Shell, remote: Path, tmp_path: Path) -> None:
     assert cache("clear", "s3://bucket/none") == 2
     assert cache.err.startswith("penstock: s3://bucket/none is not in the cache, which is empty")
-    assert cache("list", tmp_path / "none") == 2
+    assert cache("list", remote / "index.json") == 2
     assert "is not a folder" in cache.err
+    assert cache("list", tmp_path / "none") == 0
+    assert cache.out == "nothing is cached\n"
+    assert f"there is no folder {tmp_path / 'none'} yet" in cache.err
     assert cache("prune", "--to", "few") == 2
     assert "is not a size" in cache.err
     assert cache("warm", tmp_path / "none") == 2

@@ -148,7 +148,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path, arguments: dict[str, Any], 
 def test_a_decoder_that_is_not_installed_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_dataset(tmp_path / "set", Layout())
     monkeypatch.setitem(sys.modules, "torchcodec", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'penstock\[torchcodec\]'; it also needs FFmpeg"):
+    with pytest.raises(MissingExtraError, match=r"pip install '.*\[torchcodec\]'; it also needs FFmpeg"):
         StreamingLeRobotDataset(root=tmp_path / "set", video_backend="torchcodec")
 
 

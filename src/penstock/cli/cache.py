@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -83,12 +84,25 @@ def run_list(options: argparse.Namespace) -> int:
     """Print what is cached."""
     from penstock.cache.contents import list_cache
 
-    datasets = list_cache(options.folders or None)
+    folders = [folder for folder in options.folders if not _is_to_come(folder)]
+    datasets = list_cache(folders if options.folders else None)
     if options.json:
         print(json.dumps([_for_machines(dataset) for dataset in datasets]))
     else:
         print(render_list(datasets, time.time()))
     return 0
+
+
+def _is_to_come(folder: str) -> bool:
+    """Return whether a folder is not there yet, and say who will make it."""
+    if os.path.lexists(os.path.expanduser(folder)):  # noqa: PTH111  before it becomes a path
+        return False
+    print(
+        f"penstock: there is no folder {printable(folder)} yet: a dataset with it as `local` makes it with the first"
+        " shard that it fetches",
+        file=sys.stderr,
+    )
+    return True
 
 
 def run_clear(options: argparse.Namespace) -> int:

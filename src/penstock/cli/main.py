@@ -25,10 +25,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="penstock", description="Convert, inspect, verify, index, merge and cache datasets."
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    parser.set_defaults(run=None)
     for add in _COMMANDS:
         add(commands)
     options = parser.parse_args(arguments)
+    if options.run is None:
+        parser.print_help()
+        return 0
     try:
         status: int = options.run(options)
     except PenstockError as error:

@@ -43,4 +43,5 @@ def test_unpacked_files_are_read_without_it(tmp_path: Path) -> None:
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     read, error = run.stdout.splitlines()
     assert read == "[None, 'a'] [[3, 4]]"
-    assert "pip install 'penstock[parquet]'" in error
+    assert "run pip install '" in error
+    assert "[parquet]'" in error

@@ -20,7 +20,7 @@ from penstock import (
     TransformError,
     tokenizer_hash,
 )
-from penstock.errors import ConfigError, DataError
+from penstock.errors import ConfigError, DataError, StoreError
 from tests.sources.cutting import check_cut_anywhere
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def test_a_tokenizer_of_the_users_is_left_as_it_is() -> None:
     assert theirs.truncation["max_length"] == 3
 
 
-def test_tokenizers_are_loaded_from_files_once(tmp_path: Path) -> None:
+def test_tokenizers_are_loaded_from_files_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     TOKENIZER.save(str(tmp_path / "tokenizer.json"))
     manager = TokenizerManager()
     by_folder = manager.get_tokenizer(str(tmp_path))
@@ -152,8 +152,14 @@ def test_tokenizers_are_loaded_from_files_once(tmp_path: Path) -> None:
     by_file = manager.get_tokenizer(str(tmp_path / "tokenizer.json"))
     assert tokenizer_hash(by_folder) == tokenizer_hash(by_file) == tokenizer_hash(TOKENIZER)
     assert ids(next(iter(TokenizedShardedSource(texts(1), None, str(tmp_path))))) == [2, IDS["w0"], 3]
-    with pytest.raises(ConfigError, match="there is no tokenizer at"):
-        manager.get_tokenizer(str(tmp_path / "nowhere"))
+    for name in (str(tmp_path / "nowhere"), "./nowhere", "~/nowhere", "nowhere.json"):  # files, all of them
+        with pytest.raises(ConfigError, match="there is no tokenizer at"):
+            manager.get_tokenizer(name)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(
+        StoreError, match=r"the tokenizer 'no/where' cannot be loaded.*write a file as ./tokenizer.json"
+    ):
+        manager.get_tokenizer("no/where")
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(DataError, match="is not a tokenizer"):
         TokenizerManager().get_tokenizer(str(tmp_path))

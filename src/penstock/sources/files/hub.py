@@ -129,7 +129,7 @@ class HuggingFaceShardedSource(ShardedSource):
 
     The dataset's own configuration, or the names of its files, decide which files belong to a subset and a split. All
     of them are read in the commit that the revision stands for when the source is made. A dataset without any file that
-    penstock reads is left to the `datasets` library (`pip install 'penstock[datasets]'`), and is one shard.
+    penstock reads is left to the `datasets` library (the extra `datasets`), and is one shard.
 
     Args:
         dataset_name: `"user/name"`; of `"name"` alone, the Hub says whose it is.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from penstock.errors import ConfigError, DataError, MissingExtraError
+from penstock.errors import ConfigError, DataError, MissingExtraError, StoreError
 from penstock.extras import require
 from penstock.units import check_whole
 
@@ -22,7 +23,8 @@ class TokenizerConfig:
     """Which tokenizer to use, and how.
 
     Args:
-        name_or_path: A `tokenizer.json`, a folder with one, or a name on the Hugging Face Hub.
+        name_or_path: A `tokenizer.json`, a folder with one, or a name on the Hugging Face Hub. What ends in `.json`, or
+            begins with `./`, `/` or `~`, is never looked up there.
         max_length: The most tokens of a sample, special ones included.
         truncation: Cut longer texts; False leaves them as long as they are, unless `overflow` says otherwise.
         padding: Pad all samples to `max_length`. To pad to the longest of a batch, use `PadCollator` in the loader.
@@ -86,7 +88,7 @@ class TokenizerManager:
 
 def load_tokenizer(config: TokenizerConfig, **options: Any) -> Any:
     """Load a tokenizer: a file by the tokenizers library, a name by transformers if that is installed."""
-    path = Path(config.name_or_path)
+    path = Path(config.name_or_path).expanduser()
     file = path / _FILE if path.is_dir() else path
     library = require("tokenizers", extra="text", purpose="tokenizing")
     if file.is_file() and not options:
@@ -94,19 +96,25 @@ def load_tokenizer(config: TokenizerConfig, **options: Any) -> Any:
             return library.Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises this very class
             raise DataError(f"{file} is not a tokenizer: {error}") from error
-    if path.is_absolute() or config.name_or_path.startswith("."):
+    if path.is_absolute() or path.suffix == ".json" or config.name_or_path.startswith((".", "~")):
         raise ConfigError(
             f"there is no tokenizer at {config.name_or_path}: pass a {_FILE}, a folder with one, or a name on the Hub"
         )
     try:
         transformers = require("transformers", extra="text", purpose="loading a tokenizer by name")
+        load = partial(transformers.AutoTokenizer.from_pretrained, trust_remote_code=config.trust_remote_code)
     except MissingExtraError:
         if config.trust_remote_code or options:
             raise
-        return library.Tokenizer.from_pretrained(config.name_or_path)
-    return transformers.AutoTokenizer.from_pretrained(
-        config.name_or_path, trust_remote_code=config.trust_remote_code, **options
-    )
+        load = library.Tokenizer.from_pretrained
+    try:
+        return load(config.name_or_path, **options)
+    except Exception as error:  # of classes of three libraries
+        reason = str(error).partition("\n")[0]
+        raise StoreError(
+            f"the tokenizer {config.name_or_path!r} cannot be loaded from the Hugging Face Hub ({reason}): check the"
+            f" name, or write a file as ./{_FILE}"
+        ) from error
 
 
 def tokenizer_hash(tokenizer: Any) -> str | None:
