@@ -10,18 +10,25 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 # Adapters run as modules of `benchmarks`, so this script has to be able to import it by that name too.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.harness import Run, measure, median_rate
 
-_WORDS = "the quick brown fox jumps over a lazy dog and then some more words follow it".split()  # noqa: SIM905
 _FILES = 8
+_NUM_WORDS = 30_000
+_WORDS_OF_TEXT = 70
 
 
-def text_of(number: int) -> str:
-    """Make a text of some 400 characters."""
-    return " ".join(_WORDS[(number * 7 + place * place) % len(_WORDS)] for place in range(80)) + f" {number}"
+def texts_of(first: int, count: int) -> list[str]:
+    """Make texts of some 400 characters, whose words are as unequally frequent as those of a language."""
+    letters = np.random.default_rng(0).integers(97, 123, (_NUM_WORDS, 12), dtype=np.uint8)
+    lengths = np.random.default_rng(1).integers(2, 9, _NUM_WORDS)
+    words = np.array([bytes(letters[n, : lengths[n]]).decode() for n in range(_NUM_WORDS)], object)
+    drawn = np.random.default_rng(first).random((count, _WORDS_OF_TEXT))
+    return list(map(" ".join, words[(np.exp(drawn * np.log(_NUM_WORDS)) - 1).astype(np.int64)]))
 
 
 def write_inputs(folder: Path, num_rows: int) -> None:
@@ -31,8 +38,9 @@ def write_inputs(folder: Path, num_rows: int) -> None:
 
     folder.mkdir()
     for number in range(_FILES):
-        ids = range(number * num_rows // _FILES, (number + 1) * num_rows // _FILES)
-        pq.write_table(pa.table({"id": ids, "text": list(map(text_of, ids))}), folder / f"{number}.parquet")
+        first, end = number * num_rows // _FILES, (number + 1) * num_rows // _FILES
+        table = pa.table({"id": range(first, end), "text": texts_of(first, end - first)})
+        pq.write_table(table, folder / f"{number}.parquet")
 
 
 def main() -> None:

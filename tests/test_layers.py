@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "scan": {"index", "codecs", "storage", "formats", "cachedir"},
     "fetcher": {"index", "codecs", "storage", "formats", "wire", "cachedir", "scan"},
     "cache": {"index", "codecs", "storage", "wire", "cachedir", "fetcher"},
-    "publish": {"index", "codecs", "storage", "formats", "cachedir", "cache"},
+    "publish": {"blocks", "index", "codecs", "storage", "formats", "cachedir", "cache"},
     "reading": {"order", "blocks", "index", "codecs", "formats", "cachedir", "cache", "wire"},
     "data": BELOW_DATA | {"sources"},
     "sources": BELOW_DATA | {"publish"},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.convert import text_of
+from benchmarks.convert import texts_of
 from benchmarks.peers.common import Result, main
 from streaming import MDSWriter
 
 
 def run(directory: str, num_rows: int) -> Result:
-    rows = [{"id": number, "text": text_of(number)} for number in range(num_rows)]
+    rows = [{"id": number, "text": text} for number, text in enumerate(texts_of(0, num_rows))]
     begin = time.perf_counter()
     with MDSWriter(out=directory, columns={"id": "int", "text": "str"}, compression="zstd") as writer:
         for row in rows:

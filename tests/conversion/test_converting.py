@@ -92,6 +92,23 @@ def test_the_same_bytes_however_the_tasks_are_run(data: Path, tmp_path: Path, ho
     assert digests(tmp_path / "out") == digests(tmp_path / "one")
 
 
+def test_files_that_are_well_compressed_make_several_tasks_and_growing_keeps_them(tmp_path: Path) -> None:
+    folder, out = tmp_path / "data", tmp_path / "out"
+    folder.mkdir()
+    for number in range(4):
+        text = ["the same words again and again " * 20] * 1000
+        pq.write_table(pa.table({"id": range(1000), "text": text}), folder / f"{number}.parquet")
+        if number < 2:
+            assert (folder / f"{number}.parquet").stat().st_size < 64_000
+    first = convert(folder, out, size_limit="64kb", workers=1, progress=False)
+    assert first.num_tasks >= 16
+    pq.write_table(pa.table({"id": range(50), "text": ["new"] * 50}), folder / "9.parquet")
+    grown = convert(folder, out, size_limit="64kb", workers=1, progress=False)
+    assert (grown.num_found, grown.num_tasks) == (first.num_tasks, first.num_tasks + 1)
+    with pytest.raises(OutputExistsError, match="task_size was"):
+        convert(folder, out, size_limit="64kb", task_size="1kb", workers=1, progress=False)
+
+
 def test_dask_runs_the_tasks(data: Path, tmp_path: Path) -> None:
     converted(data, tmp_path / "one")
     converted(data, tmp_path / "dask", engine="dask", workers=2)

@@ -13,9 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from penstock.blocks.block import Block
 from penstock.errors import BadSampleError, ColumnValueError, PenstockError
+from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
-from penstock.formats.mds import MDSBuilder, MDSFormat, careful_encoder, compile_encoder
+from penstock.formats.mds import MDSBuilder, MDSFormat, careful_encoder, compile_encoder, encode_columns
 from tests.formats.making import make_layout, open_parts
 
 if TYPE_CHECKING:
@@ -169,3 +171,41 @@ def test_arrays_without_elements_where_they_are_wanted(encoding: str, shape: tup
     assert np.shape(reader.read_columns(range(3))["x"]) == (3, *shape)
     with pytest.raises(ColumnValueError, match="at least one axis and one element"):
         compile_encoder(layout.columns)({"x": value})
+
+
+COLUMNS: dict[str, Any] = {
+    "n": (["int", "int64"], np.array([1, -2, 2**40])),
+    "x": (["float64"], np.array([0.5, -1.0, float("inf")])),
+    "text": (["str", "bytes"], ["a", "", "\u00fc\u20ac"]),
+    "raw": (["bytes", "str"], [b"", b"\x00\x00", b"12"]),
+    "row": (["ndarray:int64:2"], np.arange(6).reshape(3, 2)),
+}
+
+
+@pytest.mark.parametrize("names", [["n"], ["text"], ["x", "text"], ["n", "raw", "row", "text", "x"], ["row", "n"]])
+def test_columns_are_encoded_as_their_rows_are(names: list[str]) -> None:
+    columns = get_format("mds").columns({name: COLUMNS[name][0][0] for name in names})
+    block = Block(None, {name: COLUMNS[name][1] for name in names}, 3)
+    encoded = encode_columns(columns, block)
+    assert encoded is not None
+    records = [compile_encoder(columns)(sample) for sample in block.samples()]
+    assert encoded[0] == b"".join(records)
+    assert encoded[1].tolist() == [len(record) for record in records]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "values"),
+    [
+        ("str", ["a", None, "b"]),
+        ("str", ["a", "\ud800", "b"]),
+        ("int", ["1", "2", "3"]),
+        ("int", np.array([0.5, 1, 2])),
+        ("int32", np.arange(3)),
+        ("json", ["a", "b", "c"]),
+        ("ndarray:int64:2", np.zeros((3, 3), np.int64)),
+    ],
+)
+def test_columns_that_need_a_look_at_each_row_are_left_to_that(encoding: str, values: Any) -> None:
+    block = Block(None, {"a": values}, 3)
+    assert encode_columns(get_format("mds").columns({"a": encoding}), block) is None
+    assert encode_columns(get_format("mds").columns({"b": encoding}), block) is None

@@ -10,7 +10,9 @@ from penstock import MemoryShardedSource
 from penstock.publish.samples import write_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+
+    from penstock.blocks.block import Block
 
 
 class Blocks:
@@ -23,10 +25,10 @@ class Blocks:
         self.blocks: list[list[int]] = []
         self.fails_at = -1
 
-    def write_block(self, rows: Sequence[Any], position: Callable[[], Any]) -> None:
+    def write_block(self, rows: Block, position: Callable[[], Any]) -> None:
         if len(self.blocks) == self.fails_at:
             raise ZeroDivisionError
-        self.blocks.append([row["n"] for row in rows])
+        self.blocks.append([row["n"] for row in rows.samples()])
         if len(self.blocks) % 2 == 0:
             self.position = position()
 

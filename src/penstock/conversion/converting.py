@@ -53,7 +53,8 @@ class ConvertOptions(TypedDict, total=False):
         seed: Makes other splits.
         on_error: `"raise"`, or `"skip"` to leave out and list rows that are damaged or that the transform fails on.
         input_format: How files are read, if their names do not tell: `"parquet"`, `"json"`, `"csv"`, …
-        task_size: About how many stored bytes a task reads; by default those of eight shards.
+        task_size: About how many stored bytes a task reads; by default those of eight shards, or of
+            fewer if that made few tasks. A conversion that is begun again keeps it.
         storage_options: Credentials and settings of stores.
     """
 
@@ -109,7 +110,7 @@ def convert(
     """
     began = time.monotonic()
     source = source_of(inputs, options.pop("input_format", None), options.get("storage_options"))
-    work = plan_conversion(source, os.fspath(out), **options)  # type: ignore[misc]
+    work = plan_conversion(source, os.fspath(out), overwrite=overwrite, **options)  # type: ignore[misc]
     if dry_run:
         return work.report(samples=work.first_samples)
     runner = engine_of(engine, workers, work)

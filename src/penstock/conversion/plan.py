@@ -19,8 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.conversion.inputs import FunctionsSource
-from penstock.conversion.rows import FitsColumns, TaskRows, as_chain, split_rules
-from penstock.conversion.tasks import VERSION, ConvertTarget, ConvertTasks, pieces_of, rejected_name
+from penstock.conversion.rows import FitsColumns, Piece, TaskRows, as_chain, split_rules
+from penstock.conversion.tasks import VERSION, ConvertTarget, ConvertTasks, rejected_name
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, OutputExistsError
 from penstock.extras import require
 from penstock.publish.dataset_writer import SaveSettings
@@ -29,7 +29,7 @@ from penstock.publish.materialise import PLAN_LOCK, PLAN_NAME, PartDone, PartsTa
 from penstock.publish.mds_files import infer_columns
 from penstock.publish.sizes import PROBE_ROWS
 from penstock.sources.base import TransformedShardedSource
-from penstock.sources.cutting import Cut, find_cuts, plan_cuts
+from penstock.sources.cutting import find_cuts, plan_cuts, share_of
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.found import fingerprint_of
 from penstock.sources.files.hub import HuggingFaceShardedSource
@@ -44,10 +44,13 @@ if TYPE_CHECKING:
     from penstock.publish.dataset_writer import SaveFormat
     from penstock.publish.engines import Engine
     from penstock.sources.base import ShardedSource
+    from penstock.sources.cutting import Cut
+    from penstock.sources.shard_info import ShardInfo
     from penstock.sources.transforms import AnySourceTransform, AnyTransform
     from penstock.types import Sample
 
 _SHARDS_OF_TASK = 8
+_ENOUGH_TASKS = 64  # for workers to share
 _SHOWN_SAMPLES = 3
 EngineName = Literal["local", "ray", "dask", "spark"]
 
@@ -197,6 +200,7 @@ def plan_conversion(
     on_error: Literal["raise", "skip"] = "raise",
     task_size: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> Conversion:
     """Cut a source into tasks, and learn the columns; nothing is written."""
     settings = SaveSettings(format, size_limit, None, compression, hashes=hashes, storage_options=storage_options)
@@ -210,10 +214,15 @@ def plan_conversion(
         chain, source = (*source.transforms, *chain), source.source
     if isinstance(source, HuggingFaceShardedSource) and source.file_source is not None:
         source = source.file_source
-    num_bytes = _SHARDS_OF_TASK * settings.max_bytes if task_size is None else max(1, parse_bytes(task_size))
-    infos = [source.get_shard_info(name) for name in source.shard_names]
-    cuts = plan_cuts(infos, num_bytes, partial(find_cuts, source), most_parts=None)
     root = PartsTarget(out, settings)
+    known = {} if overwrite else (root.read(PLAN_NAME) or {}).get("options", {})
+    source.shard_lengths()  # what tells them is read of many files at a time
+    infos = [source.get_shard_info(name) for name in source.shard_names]
+    first, made_of = _first_samples(source, chain)
+    num_bytes = known.get("task_size") if task_size is None else max(1, parse_bytes(task_size))
+    if num_bytes is None:
+        num_bytes = _task_size(infos, settings.max_bytes, first, made_of)
+    cuts = plan_cuts(infos, num_bytes, partial(find_cuts, source), most_parts=None)
     options: dict[str, Any] = {
         **{name: value for name, value in settings.key.items() if value is not None},
         "transform": None if transform is None else as_chain(transform).fingerprint(),
@@ -221,8 +230,7 @@ def plan_conversion(
         "task_size": num_bytes,
         "on_error": on_error,
     }
-    first = _first_samples(source, cuts, chain)
-    settings, told = _with_columns(settings, columns, (root.read(PLAN_NAME) or {}).get("options", {}), first)
+    settings, told = _with_columns(settings, columns, known, first)
     if on_error == "skip":
         chain = (*chain, FitsColumns(settings.columns, settings.schema, drops_extra=settings.drops_extra))
     keys, made = _keys_of(source, cuts), []
@@ -247,12 +255,29 @@ def _with_columns(
     return settings, {}
 
 
-def _first_samples(source: ShardedSource, cuts: Sequence[Cut], transforms: Sequence[AnyTransform]) -> list[Sample]:
-    for cut in cuts:
-        with closing(TaskRows(source, pieces_of(source, cut), transforms, on_rejected=lambda _: None)) as rows:
+def _first_samples(source: ShardedSource, transforms: Sequence[AnyTransform]) -> tuple[list[Sample], tuple[int, int]]:
+    """Return some samples, with the number of their shard and of its rows that they were made of."""
+    for number, name in enumerate(source.shard_names):
+        with closing(TaskRows(source, [Piece(name)], transforms, on_rejected=lambda _: None)) as rows:
             if first := rows.take(PROBE_ROWS):
-                return first
+                return first, (number, rows.state_dict()["row"] or PROBE_ROWS)
     raise EmptyDatasetError("there is no sample to convert")
+
+
+def _task_size(
+    infos: Sequence[ShardInfo | None], shard_bytes: int, first: Sequence[Sample], made_of: tuple[int, int]
+) -> int:
+    """Return how many stored bytes a task reads: what makes eight shards, or fewer if there would be few tasks.
+
+    Stored rows may be compressed: how much the first of them take when pickled tells what becomes of the others.
+    """
+    shard, rows = infos[made_of[0]], made_of[1]
+    swell = 1.0
+    if shard is not None and shard.num_rows and shard.byte_size:
+        with suppress(Exception):  # what does not pickle
+            swell = max(len(pickle.dumps(first)) / rows * shard.num_rows / shard.byte_size, 0.01)
+    made = swell * sum(share_of(info, 1) for info in infos)
+    return max(1, int(min(max(shard_bytes, made / _ENOUGH_TASKS), _SHARDS_OF_TASK * shard_bytes) / swell))
 
 
 def _schema_of(known: str | None, first: list[Sample]) -> tuple[Any, str]:

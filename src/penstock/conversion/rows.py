@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.blocks.block import Block, join_blocks
 from penstock.errors import ConfigError, DataError, ExtraColumnError, MissingColumnError, TransformError
 from penstock.extras import require
 from penstock.formats.base import get_format
@@ -172,18 +173,22 @@ class TaskRows:
         self._rows_at_once = max([_ROWS_AT_ONCE, *sizes])
         self._rows: SampleIterator | None = None
         self._place = self._begun = _PieceRow()  # of the next row, and of the first whose samples are being given
-        self._made: list[Sample] = []
+        self._made = Block()
         self._given = 0
         self._rejected: list[dict[str, Any]] = []
 
     def take(self, count: int) -> list[Sample]:
         """Return so many of the next samples, or those that are left."""
-        taken: list[Sample] = []
-        while len(taken) < count and (self._given < len(self._made) or self._read()):
-            end = min(self._given + count - len(taken), len(self._made))
-            taken += self._made[self._given : end]
-            self._given = end
-        return taken
+        return self.take_block(count).samples()
+
+    def take_block(self, count: int) -> Block:
+        """Return the same in the form in which they come."""
+        taken: list[Block] = []
+        while count and (self._given < len(self._made) or self._read(count)):
+            taken.append(self._made.cut(self._given, self._given + count))
+            self._given += len(taken[-1])
+            count -= len(taken[-1])
+        return join_blocks(taken)
 
     def state_dict(self) -> dict[str, Any]:
         """Describe the position after the sample given last."""
@@ -198,7 +203,7 @@ class TaskRows:
         """Go on where others stood."""
         self.close()
         self._place = self._begun = _PieceRow(*(state[name] for name in _PieceRow._fields))
-        self._made, self._given, self._rejected = [], 0, list(state["rejected"])
+        self._made, self._given, self._rejected = Block(), 0, list(state["rejected"])
         if state["given"]:
             self.take(state["given"])
 
@@ -212,42 +217,46 @@ class TaskRows:
         inner = None if self._rows is None else self._rows.state_dict()
         self._place = self._place._replace(inner=inner, num_rejected=len(self._rejected))
 
-    def _read(self) -> bool:
-        """Make samples of the next rows; False: there are none."""
-        self._made, self._given = [], 0
+    def _read(self, count: int) -> bool:
+        """Make samples of the next rows, of about so many if they are taken as they are; False: there are none."""
+        self._made, self._given = Block(), 0
+        is_plain = not self._groups and self._split is None and self._on_rejected is None
         while not self._made and self._place.piece < len(self._pieces):
             self._note_place()
             self._begun = self._place
-            rows = self._next_rows()
-            self._made = self._transformed(rows)
+            first, rows = self._next_rows(count if is_plain else self._rows_at_once)
+            self._made = rows if is_plain else Block(self._transformed(self._of_split(first, rows.samples())))
             if self._place.piece == len(self._pieces) and self._on_rejected is not None:
                 self._on_rejected(self._rejected)
         return bool(self._made)
 
-    def _next_rows(self) -> list[tuple[int, Sample]]:
-        """Read some rows of a piece, and return those of the split with their numbers in the shard."""
+    def _next_rows(self, count: int) -> tuple[int, Block]:
+        """Read some rows of a piece, and return the number of the first in the shard with them."""
         place, piece = self._place, self._pieces[self._place.piece]
-        wanted = min(self._rows_at_once, piece.left(place.row))
-        read: list[Sample] = []
+        wanted, first = min(count, piece.left(place.row)), piece.first_row + place.row
+        read = Block()
         if wanted:
             try:
                 if self._rows is None:
                     self._rows = piece.open(self._source, place.row, place.inner)
-                read = self._rows.take(wanted)
+                read = self._rows.take_block(wanted)
             except DataError as error:
-                self._reject(piece.first_row + place.row, None, error)
+                self._reject(first, None, error)
                 self.close()
                 self._place = place._replace(row=place.row + 1, inner=None)
-                return []
+                return first, read
         if not read:
             self.close()
             self._place = _PieceRow(place.piece + 1)
-            return []
+            return first, read
         self._place = place._replace(row=place.row + len(read))
-        numbered = list(enumerate(read, piece.first_row + place.row))
-        if self._split is None:
+        return first, read
+
+    def _of_split(self, first: int, rows: list[Sample]) -> list[tuple[int, Sample]]:
+        numbered, split, name = list(enumerate(rows, first)), self._split, self._pieces[self._begun.piece].name
+        if split is None:
             return numbered
-        return [(number, row) for number, row in numbered if self._split.holds(row, (piece.name, number))]
+        return [(number, row) for number, row in numbered if split.holds(row, (name, number))]
 
     def _transformed(self, rows: list[tuple[int, Sample]]) -> list[Sample]:
         """Apply all transforms; a batch that fails is tried again row by row, if bad rows are rejected."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.blocks.block import Block
 from penstock.conversion.tasks import ConvertTarget
 from penstock.errors import BadSampleError, ConfigError
 from penstock.publish.dataset_writer import SaveSettings
@@ -169,6 +170,9 @@ class _PartitionSamples:
 
     def take(self, count: int) -> list[Sample]:
         return [sample for _, sample in zip(range(count), self._samples, strict=False)]
+
+    def take_block(self, count: int) -> Block:
+        return Block(self.take(count))
 
     def state_dict(self) -> dict[str, Any]:
         return {}

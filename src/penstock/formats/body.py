@@ -96,6 +96,14 @@ class BodyBuilder:
         self.num_bytes = total
         self._spill(total)
 
+    def extend_joined(self, records: bytes, sizes: Int64Array) -> None:
+        """Add records that are joined already, each of its size, unless the shard would outgrow its offsets."""
+        total = self.num_bytes + len(records) + self._overhead * len(sizes)
+        self._spill(total)
+        self._sizes.extend(sizes.tolist())
+        self._copy(records)
+        self.num_bytes = total
+
     def ends(self) -> Int64Array:
         """Return where each record ends, counted from the first."""
         self._spill(self.num_bytes)
@@ -129,8 +137,12 @@ class BodyBuilder:
     def _spill(self, total: int) -> None:
         self._check(total)
         self._sizes.extend(map(len, self._pending))
-        data = memoryview(b"".join(self._pending))
+        self._copy(b"".join(self._pending))
         self._pending.clear()
+        self._spill_at = min(total + _SPILL_BYTES, self._max_bytes)
+
+    def _copy(self, records: bytes) -> None:
+        data = memoryview(records)
         while data:
             if not self._chunks or self._used == len(self._chunks[-1]):
                 self._used = 0 if self._chunks else self._front_bytes
@@ -140,4 +152,3 @@ class BodyBuilder:
             chunk[self._used : self._used + size] = data[:size]
             self._used += size
             data = data[size:]
-        self._spill_at = min(total + _SPILL_BYTES, self._max_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,13 @@ from penstock.formats.base import RowRanges, ShardFormat, get_format
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
 from penstock.formats.encodings.base import Encoding, FixedEncoding
-from penstock.formats.encodings.numbers import NUMPY_TYPES, ArrayEncoding, IntEncoding, NumberEncoding
+from penstock.formats.encodings.numbers import (
+    NUMPY_TYPES,
+    ArrayEncoding,
+    FixedArrayEncoding,
+    IntEncoding,
+    NumberEncoding,
+)
 from penstock.formats.encodings.table import get_encoding, infer_encodings
 from penstock.formats.encodings.text import StrEncoding
 from penstock.formats.mds_reader import MDSReader
@@ -36,10 +43,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from penstock.blocks.block import Block
     from penstock.formats.base import ReadOptions, ShardBytes, ShardReader
     from penstock.formats.body import ChunkPool
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Int64Array, Sample
+
+_OF_ONE_SIZE = (IntEncoding, NumberEncoding, FixedArrayEncoding)
 
 
 def compile_encoder(columns: Sequence[Column], *, takes_empty: bool = False) -> Callable[[Sample], bytes]:
@@ -126,6 +136,51 @@ def _encoded(i: int, encoding: Encoding) -> str:
     if isinstance(encoding, StrEncoding):  # nearly all that comes is text, and this the shortest way
         return f"v{i}.encode() if v{i}.__class__ is str else {encoded}"
     return encoded
+
+
+def encode_columns(columns: Sequence[Column], block: Block) -> tuple[bytes, Int64Array] | None:
+    """Return the records of rows that are columns, joined, and the size of each, as `compile_encoder` makes them.
+
+    That is for the columns that most rows have: texts, bytes, and numbers and arrays that are of the column's type. Of
+    others, or of values that do not fit, row by row has to say what to do: then None.
+    """
+    values = block.columns()
+    parts = [_encoded_column(column, values.get(column.name), len(block)) for column in columns]
+    lengths = [np.fromiter(map(len, part), "<u4", len(block)) for part in parts if isinstance(part, list)]
+    if len(block) == 0 or any(part is None for part in parts):
+        return None
+    runs: list[Any] = [[sizes.view(np.uint8).reshape(len(block), 4) for sizes in lengths]]
+    for part in parts:
+        if isinstance(part, list):
+            runs += [part, []]
+        else:
+            runs[-1].append(part)
+    pieces = [run if run and isinstance(run[0], bytes) else _rows_of(run) for run in runs if run]
+    fixed = sum(part.shape[1] for part in parts if isinstance(part, np.ndarray)) + 4 * len(lengths)
+    joined: list[bytes] = [b""] * (len(pieces) * len(block))
+    for place, piece in enumerate(pieces):
+        joined[place :: len(pieces)] = piece
+    return b"".join(joined), np.sum([np.full(len(block), fixed, np.int64), *lengths], axis=0)
+
+
+def _encoded_column(column: Column, values: Any, num_rows: int) -> Any:
+    """Return the stored values as a list of bytes, or, if they are of one size, as an array of bytes; None: neither."""
+    encoding = get_encoding(column.encoding)
+    if isinstance(values, list) and column.encoding in ("str", "bytes"):
+        kinds = set(map(type, values))
+        with suppress(UnicodeEncodeError):
+            return values if kinds == {bytes} else [*map(str.encode, values)] if kinds == {str} else None
+    if isinstance(values, np.ndarray) and isinstance(encoding, _OF_ONE_SIZE) and encoding.holds(values):
+        stored = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False)
+        return stored.reshape(num_rows, -1).view(np.uint8)
+    return None
+
+
+def _rows_of(parts: list[Any]) -> list[bytes]:
+    """Return the rows of arrays of bytes that lie side by side."""
+    joined = np.ascontiguousarray(np.concatenate(parts, axis=1))
+    rows: list[bytes] = joined.view(f"V{joined.shape[1]}").ravel().tolist()
+    return rows
 
 
 def careful_encoder(columns: Sequence[Column], *, takes_empty: bool = False) -> Callable[[Sample], bytes]:

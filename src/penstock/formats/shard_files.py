@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from penstock.blocks.block import Block
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -20,7 +22,7 @@ class ShardBlocks(ABC):
     num_rows = 0
 
     @abstractmethod
-    def add(self, rows: Sequence[Sample], first: int) -> None:
+    def add(self, rows: Block | Sequence[Sample], first: int) -> None:
         """Write rows, of which the first has this number in the dataset."""
 
     @abstractmethod
@@ -39,9 +41,9 @@ class OneFileShard(ShardBlocks):
         self.names = [path.name]
         self._file = path.open("wb")
 
-    def add(self, rows: Sequence[Sample], first: int) -> None:
+    def add(self, rows: Block | Sequence[Sample], first: int) -> None:
         """Write rows."""
-        self._write(rows, first)
+        self._write(rows.samples() if isinstance(rows, Block) else rows, first)
         self.num_bytes = self._file.tell()
 
     @abstractmethod

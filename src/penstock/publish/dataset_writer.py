@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
+    from penstock.blocks.block import Block
     from penstock.formats.shard_files import ShardBlocks, ShardFileFormat
     from penstock.publish.samples import Samples
     from penstock.publish.target import Target
@@ -283,7 +284,7 @@ class DatasetWriter:
             self._num_wanted = self._sizes.next_block(number, *done, self._bytes_per_row or 1)
         return self._num_wanted
 
-    def write_block(self, rows: Sequence[Sample], position: Callable[[], Any] | None = None) -> None:
+    def write_block(self, rows: Block | Sequence[Sample], position: Callable[[], Any] | None = None) -> None:
         """Write rows, at most `num_wanted`; `position` describes where the source stands after them."""
         number = len(self._shards)
         if number == self._sizes.num_shards:
@@ -302,7 +303,7 @@ class DatasetWriter:
         for number in sorted(self._making):
             self._end_shard(number, None)
 
-    def _add(self, number: int, rows: Sequence[Sample]) -> ShardBlocks:
+    def _add(self, number: int, rows: Block | Sequence[Sample]) -> ShardBlocks:
         self._check_open()
         with os_errors(self._target.folder):
             if number not in self._making:

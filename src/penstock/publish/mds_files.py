@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from penstock.blocks.block import Block
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
 from penstock.errors import BadSampleError, ConfigError, ExtraColumnError
 from penstock.files import write_file
 from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
-from penstock.formats.mds import MDSBuilder
+from penstock.formats.mds import MDSBuilder, encode_columns
 from penstock.formats.shard_files import ShardBlocks, ShardFileFormat
 from penstock.index.catalog import parse_index
 from penstock.index.model import Index, ShardLayout
@@ -22,7 +23,7 @@ from penstock.publish.sizes import check_size_limit, shard_name
 from penstock.publish.target import FilesTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from penstock.types import Sample
@@ -107,11 +108,19 @@ class _MDSFile(ShardBlocks):
         self._takes_extra = takes_extra
         self._builder = MDSBuilder(layout, pool, takes_empty=True)  # a text may have no tokens
 
-    def add(self, rows: Sequence[Sample], first: int) -> None:
-        """Encode rows."""
+    def add(self, rows: Block | Sequence[Sample], first: int) -> None:
+        """Encode rows: columns at once, if they can be."""
+        if isinstance(rows, Block):
+            is_known = rows.is_columnar and self._knows(rows.columns())
+            encoded = encode_columns(self._layout.columns, rows) if is_known else None
+            if encoded is not None:
+                self._builder.extend_joined(*encoded)
+                self.num_bytes = self._builder.num_bytes
+                return
+            rows = rows.samples()
         for number, row in enumerate(rows):
             try:
-                if not self._takes_extra and not self._names.issuperset(row):
+                if not self._knows(row):
                     extra = next(name for name in row if name not in self._names)
                     raise ExtraColumnError(
                         f"column {extra!r} is not in the first row: pass columns= with those that you want",
@@ -121,6 +130,9 @@ class _MDSFile(ShardBlocks):
             except BadSampleError as error:
                 raise type(error)(f"row {first + number}: {error.message}", **error.facts) from error
         self.num_bytes = self._builder.num_bytes
+
+    def _knows(self, names: Iterable[str]) -> bool:
+        return self._takes_extra or self._names.issuperset(names)
 
     def finish(self) -> dict[str, Any]:
         """Store the shard, and return how it stands in an index."""

@@ -6,8 +6,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from penstock.blocks.block import Block
     from penstock.types import Sample
 
 
@@ -16,6 +17,10 @@ class Samples(Protocol):
 
     def take(self, count: int) -> list[Sample]:
         """Return so many of the next samples, or those that are left."""
+
+    def take_block(self, count: int) -> Block:
+        """Return the same in the form in which they come."""
+        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Describe where they stand."""
@@ -38,7 +43,7 @@ class Sink(Protocol):
     def num_wanted(self) -> int:
         """How many samples to write next, at most."""
 
-    def write_block(self, rows: Sequence[Sample], position: Callable[[], Any]) -> None:
+    def write_block(self, rows: Block, position: Callable[[], Any]) -> None:
         """Write samples; `position` tells where the source stands after them."""
 
 
@@ -47,5 +52,5 @@ def write_samples(open_samples: Callable[[], Samples], sink: Sink) -> None:
     with closing(open_samples()) as samples:
         if sink.position is not None:
             samples.load_state_dict(sink.position)
-        while rows := samples.take(sink.num_wanted):
+        while rows := samples.take_block(sink.num_wanted):
             sink.write_block(rows, samples.state_dict)

@@ -66,7 +66,7 @@ def plan_cuts(
     parts: list[Cut] = []
     first, filled = 0, 0.0
     for number, shard in enumerate(shards):
-        share = _share(shard, max_bytes)
+        share = share_of(shard, max_bytes)
         cuts = find_cuts(number, piece) if shard is not None and (shard.byte_size or 0) > 2 * piece else []
         if number > first and (filled + share > 1 or len(cuts) > 1):
             parts.append(Cut(first, number))
@@ -80,7 +80,8 @@ def plan_cuts(
     return [*parts, Cut(first, len(shards))] if first < len(shards) else parts
 
 
-def _share(shard: ShardInfo | None, max_bytes: int) -> float:
+def share_of(shard: ShardInfo | None, max_bytes: int) -> float:
+    """Return which part of so many stored bytes a shard takes."""
     if shard is None:
         return 1.0
     if shard.byte_size is not None:

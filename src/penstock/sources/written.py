@@ -35,11 +35,12 @@ from penstock.sources.to_arrow import to_batch
 from penstock.status_line import StatusLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
+    from penstock.blocks.block import Block
     from penstock.sources.iterators import SampleIterator
-    from penstock.types import Int64Array, Sample
+    from penstock.types import Int64Array
 
 log = logging.getLogger("penstock.sources")
 
@@ -221,9 +222,10 @@ class _Builder:
     def num_wanted(self) -> int:
         return _ROWS_AT_ONCE
 
-    def write_block(self, rows: Sequence[Sample], position: Callable[[], Any]) -> None:
+    def write_block(self, block: Block, position: Callable[[], Any]) -> None:
+        rows = block.samples()
         self._written.columns = self._written.columns or list(rows[0])
-        self._batches.append(to_batch(list(rows), self._written.columns, self._num_rows))
+        self._batches.append(to_batch(rows, self._written.columns, self._num_rows))
         self._num_rows += len(rows)
         self._num_bytes += self._batches[-1].nbytes
         self._show_life()

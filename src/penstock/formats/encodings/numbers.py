@@ -213,6 +213,10 @@ class _NumPyEncoding(FixedEncoding):
         self._dtype, self._shape = np.dtype(dtype).newbyteorder("<"), shape
         self.num_bytes = math.prod(shape) * self._dtype.itemsize
 
+    def holds(self, values: npt.NDArray[Any]) -> bool:
+        """Return whether an array, with a leading axis for the samples, has just this dtype and shape."""
+        return values.dtype == self._dtype and values.shape[1:] == self._shape and self.num_bytes > 0
+
     def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """View the items as one array with a leading axis for the samples."""
         return block.view(self._dtype).reshape(len(block), *self._shape)
