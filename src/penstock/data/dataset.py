@@ -118,6 +118,8 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
             `[(0, [0.9, 0.1]), (1_000_000, [0.5, 0.5])]`.
         mosaic_version: The release of MosaicML Streaming whose order `order="mosaic"` follows: `0.13` or `0.5`.
         allow_mix_change: Allow loading a state that was made with other weights or other streams.
+        grow: `"epoch"`: allow loading a state from before rows were appended. The epoch that was under way goes on over
+            the rows that it began with, and the next one has all.
         storage_options: Credentials and settings of the stores, under the names that fsspec uses.
         sample_transform: Your function, called on each sample as it is read; it returns what takes its place. It is
             called after that of the stream, in the workers of the loader. If it raises, the error names the sample.
@@ -167,6 +169,7 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
         schedule: MixSchedule | Mapping[str, Any] | Sequence[tuple[int, Sequence[float]]] | None = None,
         mosaic_version: MosaicVersion = "0.13",
         allow_mix_change: bool = False,
+        grow: Literal["epoch"] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         sample_transform: SampleTransform | None = None,
         batch_transform: BatchTransform | None = None,

@@ -59,12 +59,12 @@ class OpenedStream(NamedTuple):
 
     def describe(self) -> StreamShards:
         """Return what the order sees of it."""
-        sizes, stretches, content = None, None, ""
+        sizes, stretches, content, names = None, None, "", None
         if self.files is None:
             source = self.shards.source
             content, stretches = source.content, source.stretches if isinstance(source, HasStretches) else None
         elif columns := self.files.index.columns:
-            content = columns.content
+            content, names = columns.content, columns
             if content:  # files of other programs, whose shards may have any size
                 sizes = columns.raw_sizes + (UNPACKING_COSTS - 1) * columns.unpacked_sizes
         return StreamShards(
@@ -75,6 +75,7 @@ class OpenedStream(NamedTuple):
             sizes=sizes,
             content=content,
             stretches=stretches,
+            files=names,
         )
 
 

@@ -112,8 +112,7 @@ class PassReaders:
                 " StreamingDataLoader, whose state works with any number of workers"
             )
         self._num_yielded_before = state["yielded"]
-        begun: dict[str, Any] = state["begun"]
-        return begun
+        return {**state["begun"], "is_begun": True}
 
 
 def _readers_here(source: Source, first_ids: Int64Array, counters: Counters) -> ProcessReaders:

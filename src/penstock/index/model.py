@@ -185,6 +185,19 @@ class ShardColumns(Sequence[ShardInfo]):
             return ""
         return _digest(self._arrays["object"], self._arrays["object_end"], self._arrays["object_bytes"])
 
+    def content_of(self, shards: Int64Array) -> str:
+        """Return the content of an index that has some of the shards alone."""
+        objects = np.unique(self.object_of[shards])
+        ends = self._arrays["object_end"]
+        begins = np.append(0, ends)[objects]
+        texts = [self._arrays["object"][begin:end] for begin, end in zip(begins, ends[objects], strict=True)]
+        here = np.concatenate([self._arrays["object"][:0], *texts])
+        return _digest(here, np.cumsum(ends[objects] - begins), self._arrays["object_bytes"][objects])
+
+    def file_of(self, shard: int) -> str:
+        """Return the name of the object that a shard is a part of."""
+        return self._text("object", int(self.object_of[shard]))
+
     @property
     def versions(self) -> str:
         """Name the versions of these objects."""

@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
 STATE_VERSION = 1
 _KIND = "a StreamingDataset or its loader"
-STATE_FIELDS = {"version": COUNT, "order": str, "epoch": COUNT, "position": COUNT, "fingerprint": str}
+STATE_FIELDS = {
+    "version": COUNT,
+    "order": str,
+    "epoch": COUNT,
+    "position": COUNT,
+    "fingerprint": str,
+    "is_begun?": bool,  # in memory alone: more than the position says was taken, as the states of workers count
+}
 _SCHEDULE = {"positions": [COUNT], "proportions": [[float]], "shape": str, "block?": COUNT}
 _MIX = {"names": [str], "counts": [range(1 << 44)], "is_relative": bool, "schedule?": _SCHEDULE}
 NATIVE_FIELDS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.errors import ConfigError, ResumeError
 from penstock.order.base import orders
@@ -61,9 +61,12 @@ class RunSettings:
     sampling_granularity: int = 1
     partition_algo: str | None = None
     mosaic_version: MosaicVersion = "0.13"
+    grow: Literal["epoch"] | None = None
 
     def __post_init__(self) -> None:
         """Refuse at once what no order could follow, and not only when a plan is made."""
+        if self.grow not in (None, "epoch"):
+            raise ConfigError(f'grow={self.grow!r} is unknown: use grow="epoch", or leave it out')
         order = choose_order(self)
         _take(MosaicOptions, self)
         if order == MOSAIC:
@@ -100,7 +103,7 @@ def make_plan(
     plan = StreamPlan.make(streams, options)
     if state is None:
         return plan, Cursor()
-    return resume(plan, dict(state), allow_mix_change=allow_mix_change)
+    return resume(plan, dict(state), allow_mix_change=allow_mix_change, may_grow=settings.grow is not None)
 
 
 def count_epoch(streams: Sequence[StreamShards], settings: RunSettings) -> list[int]:
@@ -185,6 +188,8 @@ def _check_mosaic(settings: RunSettings) -> None:
         raise ConfigError(
             "epoch_end and schedule do not work with order='mosaic': leave them out, or use order='native'"
         )
+    if settings.grow is not None:
+        raise ConfigError("grow= does not work with order='mosaic', whose states do not say what was there")
 
 
 def _plan_mosaic(

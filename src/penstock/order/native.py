@@ -128,7 +128,7 @@ def lay_streams(
 ) -> list[StreamOrder]:
     """Return each stream its own order, and its ids after those of the streams before it."""
     make = orders.get(options.order if options.shuffle else "sequential")
-    firsts = np.cumsum([0, *(stream.num_samples for stream in streams)])
+    firsts = np.cumsum([0, *(int(stream.all_lengths.sum()) for stream in streams)])
     return [
         StreamOrder(
             name=stream.name,
@@ -224,6 +224,7 @@ class StreamPlan:
     windows: dict[str, int]
     history: History | None = None
     mixed_anew: int | None = None  # an epoch begun when epochs without shuffling were mixed each in its own way
+    later: tuple[int, StreamPlan] | None = None  # the last epoch of this plan, and the plan of what has grown since
     spans: IdSpans = field(init=False)
     order: EpochOrder = field(init=False)
     _ahead: ReadAhead = field(init=False)
@@ -248,7 +249,7 @@ class StreamPlan:
         if len(set(names)) < len(names):
             raise ConfigError(f"two of the streams {names} have the same name: give each stream its own name")
         order = make_order(self.streams, self.windows, self.options, self.num_lanes, self._versions_of, self._mix_of)
-        spans = IdSpans(np.concatenate([stream.lengths for stream in self.streams]))
+        spans = IdSpans(np.concatenate([stream.all_lengths for stream in self.streams]))
         object.__setattr__(self, "spans", spans)
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "_ahead", ReadAhead(order))
@@ -262,9 +263,13 @@ class StreamPlan:
         """Name the dataset and the order: a state with another fingerprint belongs to another run."""
         return name_plan(self.streams, self.options, self.mix, self.num_lanes, self.windows)
 
+    def of(self, epoch: int) -> StreamPlan:
+        """Return the plan of an epoch: this one, or after the epoch under way that of what has grown."""
+        return self if self.later is None or epoch <= self.later[0] else self.later[1]
+
     def epoch_size(self, epoch: int) -> int:
         """Count the samples of an epoch, without the repeats that make ranks equal."""
-        return self.order.size(epoch)
+        return self.of(epoch).order.size(epoch)
 
     def stop(self, at: Cursor, num_ranks: int, global_batch_size: int) -> int:
         """Return the position where a pass ends: past the last sample if ranks are made equal."""
@@ -319,7 +324,7 @@ class StreamPlan:
         first = begin + (seat.residue - begin) % seat.world.num_ranks
         if first >= min(begin + global_batch_size, self.epoch_size(at.epoch)):  # there is none, or it is a repeat
             return self.batch(at, step, seat, global_batch_size)[:1]
-        return self.order.ids(at.epoch, range(first, first + 1))
+        return self.of(at.epoch).order.ids(at.epoch, range(first, first + 1))
 
     def upcoming_shards(
         self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int, *, of: Literal["rank", "node"]
@@ -341,22 +346,25 @@ class StreamPlan:
         positions = range(begin + (seat.residue - begin) % modulus, end, modulus)
         if not positions:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        if isinstance(self.order, MixedOrder) and self.order.looks_ahead:
+        order = self.of(at.epoch).order
+        if isinstance(order, MixedOrder) and order.looks_ahead:
             firsts = dict(
-                zip(self.windows, np.cumsum([0, *(len(each.lengths) for each in self.streams)]), strict=False)
+                zip(self.windows, np.cumsum([0, *(len(each.all_lengths) for each in self.streams)]), strict=False)
             )
-            found = self.order.shards(at.epoch, positions)
+            found = order.shards(at.epoch, positions)
             shards = np.concatenate([np.zeros(0, np.int64), *(local + firsts[name] for name, local, _ in found)])
             places = np.concatenate([np.zeros(0, np.int64), *(places for _, _, places in found)])
             by_place = np.argsort(places, kind="stable")
             shards, places = shards[by_place], places[by_place]
         else:
-            shards, _ = self.spans.locate(self.order.ids(at.epoch, positions))
+            shards, _ = self.spans.locate(order.ids(at.epoch, positions))
             places = np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
         return first_uses(shards, (places - begin) // global_batch_size)
 
     def state_dict(self, at: Cursor) -> dict[str, Any]:
         """Describe the cursor and all that a plan must adopt to go on from it, as plain JSON values."""
+        if (plan := self.of(at.epoch)) is not self:
+            return plan.state_dict(at)
         options = self.options
         return {
             "version": STATE_VERSION,
@@ -432,10 +440,11 @@ class StreamPlan:
         begin = at.position + step * global_batch_size
         end = min(begin + num_steps * global_batch_size, stop)
         first = begin + (residue - begin) % modulus
-        ids = self._ahead.ids(at.epoch, range(first, min(end, size), modulus))
+        ahead = self.of(at.epoch)._ahead
+        ids = ahead.ids(at.epoch, range(first, min(end, size), modulus))
         first_repeat = max(begin, size) + (residue - max(begin, size)) % modulus
         repeats = [
-            self._ahead.ids(at.epoch, range(source, source + 1))
+            ahead.ids(at.epoch, range(source, source + 1))
             for position in range(first_repeat, end, modulus)
             # The same rank's last position, so that nothing is fetched for it.
             for source in [position - num_ranks if position >= num_ranks else (position - size) % size]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 UNPACKING_COSTS = 32
 
 
+class NamesFiles(Protocol):
+    """What knows the files that shards are parts of."""
+
+    def content_of(self, shards: Int64Array) -> str:
+        """Name the files of some shards, as the content of a dataset of these alone."""
+
+    def file_of(self, shard: int) -> str:
+        """Return the name of the file of a shard."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamShards:
     """One stream as the order sees it: a name that stays the same over the run, shard lengths, a weight.
@@ -41,6 +51,8 @@ class StreamShards:
     content: str = ""  # names the files
     stretches: Int64Array | None = None  # ids at which samples begin that are best read in a row; `content` names them
     window: int | None = None  # how many shards are shuffled together, if the stream says so
+    files: NamesFiles | None = None  # what `content` names
+    joined: Int64Array | None = None  # lengths of shards behind these, which joined when the epoch had begun
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", np.asarray(self.lengths, dtype=np.int64))
@@ -49,6 +61,11 @@ class StreamShards:
     def num_samples(self) -> int:
         """Count the samples of one pass."""
         return int(self.lengths.sum())
+
+    @property
+    def all_lengths(self) -> Int64Array:
+        """The lengths of all shards that have ids: of those that joined, too."""
+        return self.lengths if self.joined is None else np.concatenate([self.lengths, self.joined])
 
     def choose_window(self, block_size: int | None, num_lanes: int, num_streams: int) -> int:
         """Choose how many shards of it each lane keeps open."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ResumeError
 from penstock.order.cursor import NATIVE_FIELDS, Cursor, check_fingerprint, read_state
+from penstock.order.growth import plan_later, streams_then
 from penstock.order.native import History, MixSpec, StreamPlan, name_plan
 from penstock.order.state_fields import check_fields, refuse
 
@@ -17,17 +18,31 @@ if TYPE_CHECKING:
 _MOST_LANES = 1 << 16
 
 
-def resume(plan: StreamPlan, state: dict[str, Any], *, allow_mix_change: bool = False) -> tuple[StreamPlan, Cursor]:
+def resume(
+    plan: StreamPlan, state: dict[str, Any], *, allow_mix_change: bool = False, may_grow: bool = False
+) -> tuple[StreamPlan, Cursor]:
     """Return the plan that goes on from a state, and where: seed, lanes, windows and mix are the state's.
 
     With `allow_mix_change`, other weights, or streams that came or went, take effect from the cursor on;
-    every stream that was there before goes on at its own position.
+    every stream that was there before goes on at its own position. With `may_grow`, rows that were appended to a stream
+    join with the first epoch that begins after the cursor.
     """
     cursor = read_state(state, order=plan.options.order)
     check_fields(state, NATIVE_FIELDS, "a StreamingDataset or its loader")
     _check_order(plan.options, state)
+    streams = streams_then(plan.streams, state["streams"], state["sizes"], may_grow=may_grow)
+    if all(then is now for then, now in zip(streams, plan.streams, strict=True)):
+        return _go_on(plan, state, cursor, allow_mix_change=allow_mix_change)
+    under_way, cursor = _go_on(StreamPlan.make(streams, plan.options), state, cursor, allow_mix_change=allow_mix_change)
+    later = plan_later(plan, under_way)
+    has_begun = cursor.position > 0 or state.get("is_begun")
+    return (replace(under_way, later=(cursor.epoch, later)) if has_begun else later), cursor
+
+
+def _go_on(
+    plan: StreamPlan, state: dict[str, Any], cursor: Cursor, *, allow_mix_change: bool
+) -> tuple[StreamPlan, Cursor]:
     before = _read_mix(state["mix"], state)
-    _check_streams(plan, state)
     mixes = [(past["until"], _read_mix(past["mix"], state)) for past in state["history"]]
     ends = [0, *(until for until, _ in mixes), cursor.position]
     if ends != sorted(ends):
@@ -85,17 +100,6 @@ def _check_order(options: OrderOptions, state: dict[str, Any]) -> None:
             )
 
 
-def _check_streams(plan: StreamPlan, state: dict[str, Any]) -> None:
-    for stream in plan.streams:
-        known = state["streams"].get(stream.name)
-        if known is not None and known != stream.fingerprint:
-            raise ResumeError(
-                f"the shards of stream {stream.name!r} have changed since the state was saved"
-                f" ({state['sizes'].get(stream.name)} samples then, {stream.num_samples} now): use the same data, or"
-                " give the new data another name and pass allow_mix_change=True"
-            )
-
-
 def _announce_change(before: MixSpec, after: MixSpec, cursor: Cursor, *, is_allowed: bool) -> None:
     was = dict(zip(before.names, before.counts, strict=True))
     now = dict(zip(after.names, after.counts, strict=True))
@@ -107,8 +111,10 @@ def _announce_change(before: MixSpec, after: MixSpec, cursor: Cursor, *, is_allo
             f"the mix has changed since the state was saved: {change}. Restore it, or pass allow_mix_change=True"
             " to continue with the new one"
         )
+    new = [repr(name) for name in now if name not in was]
+    begins = f"; {', '.join(new)} is new to this run, and gives all of its samples" if new else ""
     warnings.warn(
-        f"the mix changes at epoch {cursor.epoch}, position {cursor.position}: {change}. Each stream continues at"
-        " its own position",
+        f"the mix changes at epoch {cursor.epoch}, position {cursor.position}: {change}. Streams that the state knows"
+        f" continue at their own position{begins}",
         stacklevel=3,
     )
