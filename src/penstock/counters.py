@@ -80,10 +80,7 @@ class Counters:
         self._row_bytes *= mmap.ALLOCATIONGRANULARITY
         self._file = SharedFile(partial(_is_worker, worker_number), is_copied=False)
         self._row = PerProcess(partial(_take_row, self._file, self._row_bytes, self._places, worker_number))
-
-    def row(self) -> Row:
-        """Return what this process counts into."""
-        return self._row.get()
+        self.row = self._row.get  # what this process counts into
 
     def read(self) -> list[Counts]:
         """Return what was counted so far by the process itself, if it counts, and by each worker number in turn."""

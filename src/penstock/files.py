@@ -130,15 +130,20 @@ def os_errors(path: Path) -> Iterator[None]:
         yield
     except PenstockError:
         raise  # some of ours are errors of the operating system too
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise ObjectNotFoundError(f"{path} is missing, or is not a file ({error.strerror})", path=str(path)) from error
-    except UnicodeEncodeError as error:
-        raise ObjectNotFoundError(f"no file can be called {str(path)!r}") from error
-    except PermissionError as error:
-        raise AccessDeniedError(f"no permission to access {path}: {error.strerror}", path=str(path)) from error
-    except OSError as error:
-        advice = f" ({_ADVICE[error.errno]})" if error.errno in _ADVICE else ""
-        raise StoreError(f"{path}: {error.strerror or error}{advice}", path=str(path)) from error
+    except (OSError, UnicodeEncodeError) as error:
+        raise our_error(error, path) from error
+
+
+def our_error(error: OSError | UnicodeEncodeError, path: Path) -> StoreError:
+    """Return our error for one of the operating system about a file, to be raised from that."""
+    if isinstance(error, UnicodeEncodeError):
+        return ObjectNotFoundError(f"no file can be called {str(path)!r}")
+    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return ObjectNotFoundError(f"{path} is missing, or is not a file ({error.strerror})", path=str(path))
+    if isinstance(error, PermissionError):
+        return AccessDeniedError(f"no permission to access {path}: {error.strerror}", path=str(path))
+    advice = f" ({_ADVICE[error.errno]})" if error.errno in _ADVICE else ""
+    return StoreError(f"{path}: {error.strerror or error}{advice}", path=str(path))
 
 
 def open_file(path: Path) -> BinaryIO:

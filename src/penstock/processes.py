@@ -38,16 +38,8 @@ class Shared(Protocol):
 
 _alive: weakref.WeakSet[Inherited] = weakref.WeakSet()
 _shared: weakref.WeakSet[Shared] = weakref.WeakSet()
-
-
-def abandon_in_children(resource: Inherited) -> None:
-    """Abandon a resource in every child that this process forks; what lives on there asks for it again."""
-    _alive.add(resource)
-
-
-def claim_before_forks(resource: Shared) -> None:
-    """Claim a resource before this process forks a child, for as long as it is alive."""
-    _shared.add(resource)
+abandon_in_children = _alive.add  # in every child that this process forks; what lives on there asks for it again
+claim_before_forks = _shared.add  # before this process forks a child, for as long as it is alive
 
 
 def _claim_all() -> None:

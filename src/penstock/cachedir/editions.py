@@ -28,16 +28,15 @@ from penstock.cachedir.ledger import boot_id
 from penstock.cachedir.lock import open_locked, wait_for_lock
 from penstock.cachedir.presence import APART, ShardStamp
 from penstock.errors import CacheError
-from penstock.files import atomic_write, make_folders, os_errors
+from penstock.files import atomic_write, make_folders, our_error
 from penstock.index.paths import INDEX_NAME
 from penstock.outside_text import Bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from penstock.cachedir.lock import Descriptor
-    from penstock.cachedir.presence import FileStamp
     from penstock.storage.base import ObjectInfo
 
 SOUGHT = " files "  # stands between a store and what was looked for there
@@ -152,9 +151,9 @@ class Edition:
         """Return the name under which a file of a shard lies."""
         return apart_name(self.name, name) if entry.place == APART else name
 
-    def confirm(self, number: int, files: Sequence[FileStamp], *, is_apart: bool) -> None:
+    def confirm(self, number: int, entry: ShardStamp) -> None:
         """Announce which files are a shard."""
-        self._write(self.table_path, number, _ENTRY.pack(*ShardStamp.of(files, is_apart=is_apart)))
+        self._write(self.table_path, number, _ENTRY.pack(*entry))
 
     def is_checked(self, number: int, entry: ShardStamp) -> bool:
         """Return whether the digests of just these files of a shard were checked since the jobs that run now began."""
@@ -175,7 +174,7 @@ class Edition:
     def _write(self, path: Path, number: int, data: bytes) -> None:
         # The cache may have been deleted under a running job, which then needs its table again.
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        with os_errors(path):
+        try:
             try:
                 file = os.open(path, flags, 0o600)
             except FileNotFoundError:
@@ -185,6 +184,8 @@ class Edition:
                 os.pwrite(file, data, number * len(data))
             finally:
                 os.close(file)
+        except OSError as error:
+            raise our_error(error, path) from error
 
     def remove_unused(self) -> bool:
         """Delete the folder unless a process has it open; tell whether it is gone. Copies in it must be gone already.

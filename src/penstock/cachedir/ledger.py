@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from penstock.cachedir.layout import boots_path, ledger_path
 from penstock.cachedir.lock import Descriptor, try_hold_file, wait_for_lock
@@ -141,8 +141,7 @@ class Ledger:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._path = ledger_path(directory)
+        self._path, self._boots_path = ledger_path(directory), boots_path(directory)
         self._lock = threading.RLock()
         self._records: dict[str, Record] = {}
         self._read_to = 0
@@ -174,12 +173,11 @@ class Ledger:
         """Flush a note that files are brought here in this boot; to be called before the first gets its name."""
         if self._has_begun:
             return
-        boots = _boots(self._directory)
+        boots = _boots(self._boots_path)
         if not boots or boots[-1][0] != boot_id():
-            path = boots_path(self._directory)
-            make_folders(path.parent, 0o700)
+            make_folders(self._boots_path.parent, 0o700)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            with Descriptor(os.open(path, flags, 0o600)) as file:
+            with Descriptor(os.open(self._boots_path, flags, 0o600)) as file:
                 os.write(file.number, _dump([boot_id(), time.time_ns()]))
                 os.fsync(file.number)
         self._has_begun = True
@@ -234,7 +232,8 @@ class Ledger:
             self._held.close()
         self._held = None
 
-    def _append(self, line: dict[str, Any]) -> None:
+    def _append(self, value: dict[str, Any]) -> None:
+        line = _dump(value)
         with self._open(is_shared=True) as held:
             number = held.number
             if not self._has_written:
@@ -242,7 +241,7 @@ class Ledger:
                 size = os.fstat(number).st_size
                 if size and os.pread(number, 1, size - 1) != b"\n":
                     os.write(number, b"\n")  # the last line was cut short: it must not spoil the next
-            os.write(number, _dump(line))  # one call, so that lines of several threads and processes do not mix
+            os.write(number, line)  # one call, so that lines of several threads and processes do not mix
             if boot_id() is None:  # nothing else would tell after a loss of power
                 os.fsync(number)
 
@@ -282,16 +281,16 @@ def boot_id() -> str | None:
 
 def is_doubtful(directory: Path, status: os.stat_result) -> bool:
     """Return whether a file that the ledger does not know may be one that we brought before the power failed."""
-    boots = _boots(directory)
+    boots = _boots(boots_path(directory))
     earlier = [since_ns for boot, since_ns in boots if boot != boot_id()]
     now = [since_ns for boot, since_ns in boots if boot == boot_id()]
     return bool(earlier) and min(earlier) <= status.st_ctime_ns < min(now, default=time.time_ns())
 
 
-def _boots(directory: Path) -> list[tuple[str | None, int]]:
+def _boots(path: Path) -> list[tuple[str | None, int]]:
     found = []
     with suppress(FileNotFoundError, NotADirectoryError):
-        for line in boots_path(directory).read_bytes().splitlines():
+        for line in path.read_bytes().splitlines():
             with suppress(ValueError, TypeError):  # a line that was cut short
                 boot, since_ns = json.loads(line)
                 found.append((boot, int(since_ns)))
@@ -301,26 +300,19 @@ def _boots(directory: Path) -> list[tuple[str | None, int]]:
 # --- Files that can be trusted after a loss of power --------------------------------------------------------
 
 
-class _Waiting(NamedTuple):
-    directory: Path
-    record: Record
-    ledger: Ledger
-    due_at: float
-
-
 class Flusher:
     """One thread, started with the first file. What it does not get to is not trusted after the next boot."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[tuple[float, Path, Record, Ledger]] = deque()  # from when they are due
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
     def add(self, directory: Path, record: Record, ledger: Ledger) -> None:
         """Flush the files of a record some time soon."""
         with self._changed:
-            self._waiting.append(_Waiting(directory, record, ledger, time.monotonic() + _FLUSHED_AFTER_S))
+            self._waiting.append((time.monotonic() + _FLUSHED_AFTER_S, directory, record, ledger))
             if len(self._waiting) == 1:
                 self._changed.notify()
             if self._thread is None:
@@ -337,7 +329,7 @@ class Flusher:
 
     def _work(self) -> None:
         while (waiting := self._next()) is not None:
-            directory, record, ledger, _ = waiting
+            _, directory, record, ledger = waiting
             try:
                 for file in record.files:
                     flush_file(directory / file.name)
@@ -347,11 +339,11 @@ class Flusher:
             except OSError as error:
                 _log.warning("cannot flush %s in %s to the disk: %s", record.name, directory, error)
 
-    def _next(self) -> _Waiting | None:
+    def _next(self) -> tuple[float, Path, Record, Ledger] | None:
         """Wait for a file whose time has come; None: there will be no more."""
         with self._changed:
             while not self._is_closed:
-                left_s = self._waiting[0].due_at - time.monotonic() if self._waiting else None
+                left_s = self._waiting[0][0] - time.monotonic() if self._waiting else None
                 if left_s is not None and left_s <= 0:
                     break
                 self._changed.wait(left_s)

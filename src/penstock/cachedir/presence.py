@@ -60,11 +60,6 @@ def are_unchanged(directory: Path, stamps: Iterable[FileStamp]) -> bool:
     return all(status_if_unchanged(directory, stamp) is not None for stamp in stamps)
 
 
-def is_name_taken(directory: Path, name: str) -> bool:
-    """Return whether anything has a name, be it a file of ours, another file, a folder or a link."""
-    return os.path.lexists(directory / name)
-
-
 def tries() -> Iterator[None]:
     """Try to get hold of something that others delete as soon as it is there: many times, and for long enough."""
     deadline, num_tries = time.monotonic() + _TRYING_S, 0

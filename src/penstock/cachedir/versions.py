@@ -35,10 +35,9 @@ def was_there_before(info: ObjectInfo, time_ns: int) -> bool:
 
 def lasting_tag(info: ObjectInfo, now_ns: int) -> str | None:
     """Return what proves, also later, that an object is this one; None: nothing does."""
-    tag = info.version
-    if tag is not None and is_young(info, now_ns) and (info.etag is None or _TAG_OF_TIME.fullmatch(tag)):
+    if is_young(info, now_ns) and (info.etag is None or _TAG_OF_TIME.fullmatch(info.etag)):
         return None
-    return tag
+    return info.version
 
 
 def edition_of(source: str, index_digest: str, info: ObjectInfo | None, salt: str = "") -> str:

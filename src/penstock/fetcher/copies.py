@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.cachedir.editions import About, Edition
 from penstock.cachedir.layout import apart_name
 from penstock.cachedir.ledger import boot_id, is_doubtful
-from penstock.cachedir.presence import are_unchanged, is_name_taken, look
+from penstock.cachedir.presence import ShardStamp, are_unchanged, look
 from penstock.cachedir.versions import CLOCKS_DIFFER_NS, fingerprint, is_young
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
@@ -121,7 +121,7 @@ class CopyResolver:
         if known is not None:
             return known
         stamp = look(folder.directory, name)
-        if stamp is None and not is_name_taken(folder.directory, name):
+        if stamp is None and not os.path.lexists(folder.directory / name):
             return Copy(name, is_right=False)
         record = folder.ledger.get(name)
         if record is None or stamp is None or record.files[0] != stamp:
@@ -261,8 +261,8 @@ def _edition(directory: Path, name: str) -> Edition:
 def confirm(folder: Folder, item: Item, files: Sequence[FileStamp], *, is_apart: bool) -> None:
     """Note in the table of an edition which files are a shard, for all readers."""
     if item.number is not None:
-        edition = _edition(folder.directory, item.edition)
-        edition.confirm(item.number, files[: len(item.parts)], is_apart=is_apart)
+        entry = ShardStamp.of(files[: len(item.parts)], is_apart=is_apart)
+        _edition(folder.directory, item.edition).confirm(item.number, entry)
 
 
 def _is_trusted_boot(record: Record) -> bool:

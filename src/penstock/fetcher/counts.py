@@ -48,14 +48,14 @@ class FetcherCounts:
             self._totals["bytes_twice"] += num_bytes if before is None else 0
             self._remember(shard, None if before is None else before + num_bytes)
 
-    def add_download(self, cause: Cause | None, num_bytes: int, shard: ItemKey, *, can_evict: bool = False) -> None:
-        """Count an item that was fetched, also for the stream that caused it.
+    def has_come(self, shard: ItemKey) -> bool:
+        """Return True if the whole of a shard has come before."""
+        return self._came.get(shard, 0) is None
 
-        Where items are evicted, one that came before was.
-        """
+    def add_download(self, cause: Cause | None, num_bytes: int, shard: ItemKey, *, is_again: bool = False) -> None:
+        """Count an item that was fetched, also for the stream that caused it; `is_again`: after it was evicted."""
         with self._lock:
             before = self._came.pop(shard, 0)
-            is_again = can_evict and before is None
             self._totals["bytes_twice"] += before or 0
             self._remember(shard, None)
             self._totals["downloads"] += 1

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from penstock.cachedir.items import item_of_shard
 from penstock.cachedir.layout import control_folder
-from penstock.cachedir.presence import is_name_taken
 from penstock.errors import PenstockError
 from penstock.fetcher.copies import Copy
 from penstock.fetcher.transfer import Download, holding
@@ -119,14 +118,10 @@ class KeptScan:
     def _lay_down(self, item: Item) -> Record | None:
         """Lay a shard into the cache under its name; None: that is taken."""
         tools, job = self._tools, self._job
-        folder = tools.rooms.folder(job.directory)
         with holding(tools, job, item.name):
-            if is_name_taken(job.directory, item.name):
+            if os.path.lexists(job.directory / item.name):
                 return None
-            record = Download(tools, job, folder, item, scanned=self).run(Copy(item.name, is_right=False))
-        if record.boot is not None:
-            tools.rooms.flusher.add(job.directory, record, folder.ledger)
-        return record
+            return Download(tools, job, item=item, scanned=self).run(Copy(item.name, is_right=False))
 
     def close(self) -> None:
         """Release what room is left."""

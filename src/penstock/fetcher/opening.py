@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from penstock.cachedir.editions import SOUGHT, About, Edition, editions_in, last_edition
 from penstock.cachedir.layout import new_part_path, stripe_of
 from penstock.cachedir.ledger import Record
-from penstock.cachedir.presence import is_name_taken, look, stamp_of
+from penstock.cachedir.presence import look, stamp_of
 from penstock.cachedir.versions import edition_of, is_young, lasting_tag
 from penstock.errors import (
     AccessDeniedError,
@@ -127,7 +127,7 @@ class IndexOpener:
                 num_bytes=num_bytes,
             )
         job.begin(num_bytes)
-        download = Download(tools, job, tools.rooms.folder(job.directory), job.item, beginning)
+        download = Download(tools, job, beginning)
         # Others open the same index meanwhile, so its name is free; but unfinished files must not be cleared.
         held = tools.stripes.try_take_any(job.directory, job.name)
         name = job.name if held is None else held.name
@@ -188,11 +188,8 @@ class IndexOpener:
         listing: str | None = None,
     ) -> Edition:
         """Return the edition of an index that has just come or was made; `index` is a file of ours, and moved away."""
-        folder, source, index_digest = (
-            self._tools.rooms.folder(job.directory),
-            _source_of(handle, files),
-            digest_of(index),
-        )
+        folder, source = self._tools.rooms.folders[job.key[0]], _source_of(handle, files)
+        index_digest = digest_of(index)
         edition = Edition(job.directory, self._name(job.directory, source, index_digest, info))
         known = edition.about() if edition.exists() else None
         if known is not None and known.listing == listing:
@@ -270,7 +267,7 @@ def _publish_index(folder: Folder, edition: Edition, handle: StoreHandle, info: 
     directory = folder.directory
     record = folder.ledger.get(INDEX_NAME)
     stamp = look(directory, INDEX_NAME)
-    if is_name_taken(directory, INDEX_NAME) and (record is None or stamp is None or record.files != (stamp,)):
+    if os.path.lexists(directory / INDEX_NAME) and (record is None or stamp is None or record.files != (stamp,)):
         return
     part = new_part_path(directory, stripe_of(INDEX_NAME))
     try:

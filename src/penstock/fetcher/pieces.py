@@ -26,10 +26,8 @@ from penstock.storage.base import (
     shown_url,
     url_scheme,
 )
-from penstock.storage.ranges import cut_span
 from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.storage.url_names import join_url
-from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,11 +56,6 @@ _WORSE = 0.95
 # A store ends its tries by itself, and knows the cause better than we do. What hangs in spite of that shows no sign of
 # life for longer than any try or pause of a store, each of which is shorter than so many times its patience.
 _HANGS_AFTER = 3.0
-
-
-def split(num_bytes: int) -> list[Span]:
-    """Cut an object into pieces; an empty one has a single, empty piece, since reading it tells whether it exists."""
-    return cut_span(Span(0, num_bytes)) or [Span(0, 0)]
 
 
 # --- Stores, each opened once for all: how often it is asked again, and for how long --------------------------

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from penstock.cachedir.versions import was_there_before
 from penstock.errors import CacheError
-from penstock.fetcher.pieces import MOST_AT_ONCE, SMALL_BYTES, PieceOwner, split
+from penstock.fetcher.pieces import MOST_AT_ONCE, SMALL_BYTES, PieceOwner
 from penstock.storage.base import check_version
-from penstock.storage.ranges import PIECE_BYTES, RANGES_AT_ONCE, bundle, coalesce, cut_out, fitting_gap
+from penstock.storage.ranges import PIECE_BYTES, RANGES_AT_ONCE, bundle, coalesce, cut_object, cut_out, fitting_gap
 from penstock.wire.item import Item, ItemPart, StoredFile
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Reading(PieceOwner):
         found, infos = yield from self._read_spans(ranges, pinned)
         if shards:
             yield [self._submit(next(iter(shards)), 0, partial(self._check, shards, infos, ranges))]
-        objects = {key: split(info.num_bytes) for key, info in whole.items()}
+        objects = {key: cut_object(info.num_bytes) for key, info in whole.items()}
         complete, _ = yield from self._read_spans(objects, {key: info.etag for key, info in whole.items()})
         cut = {key: iter(cut_out(spans, ranges[key], found[key])) for key, spans in wanted.items()}
         return [complete[key] if span is None else [next(cut[key])] for key, span in places]

@@ -46,11 +46,11 @@ class Rooms:
     def __init__(self, stripes: Stripes) -> None:
         self.num_evictions = 0
         self.evicted_bytes = 0
-        self.flusher = Flusher()
+        self._flusher = Flusher()
         self.books = threading.RLock()  # the collector may close a cache, and with it its group, at any time
         self.budget = Budget()
         self._stripes = stripes
-        self._folders: dict[str, Folder] = {}
+        self.folders: dict[str, Folder] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._scanned: set[str] = set()
         self._reserve = parse_reserve(os.environ.get(RESERVE_VARIABLE))
@@ -81,13 +81,13 @@ class Rooms:
         """Add a directory; what killed fetchers left there unfinished is removed."""
         name = str(directory)
         with self.books:
-            is_known = name in self._folders
+            is_known = name in self.folders
             if not is_known:
-                self._folders[name], self._locks[name] = Folder(directory, self._stripes), threading.Lock()
+                self.folders[name], self._locks[name] = Folder(directory, self._stripes), threading.Lock()
                 self.budget.shelves[name] = Shelf()
         if not is_known:
             with self.holding([name]):
-                self._folders[name].sweep()
+                self.folders[name].sweep()
 
     def _share_of_disk(self, copies: Collection[Path]) -> Limit | None:
         """Return what copies may take: half of what is free, and of what they take now."""
@@ -99,13 +99,9 @@ class Rooms:
 
     def close(self) -> None:
         """Let go of what is open of the directories."""
-        self.flusher.close()
-        for folder in list(self._folders.values()):
+        self._flusher.close()
+        for folder in list(self.folders.values()):
             folder.ledger.close()
-
-    def folder(self, directory: Path) -> Folder:
-        """Return a directory, for its ledger."""
-        return self._folders[str(directory)]
 
     @contextmanager
     def holding(self, names: Collection[str], *, wait: bool = True) -> Iterator[bool]:
@@ -159,7 +155,7 @@ class Rooms:
         What is urgent may pass the limit by what it needs only while it is unpacked. With `fail_if_disk_full` it is let
         through to a disk without room for it: then it is for the disk to say so.
         """
-        directory = self._folders[wanted.directory].directory
+        directory = self.folders[wanted.directory].directory
         with self.books:
             limits = self.budget.limits_of(wanted.directory)
             for limit in limits:
@@ -195,6 +191,9 @@ class Rooms:
     def claim(self, reservation: Reservation, record: Record | None, *, hand_over: bool = False) -> None:
         """End a reservation: files that have come take its room, or (None) it failed and the room is free again."""
         name, num_bytes = (None, 0) if record is None else (record.name, record.num_bytes)
+        if record is not None and record.boot is not None:
+            folder = self.folders[reservation.directory]
+            self._flusher.add(folder.directory, record, folder.ledger)
         with self.books:
             self.budget.claim(reservation, name, num_bytes, time.time())
             if hand_over and name is not None:
@@ -202,7 +201,7 @@ class Rooms:
 
     def note_index(self, directory: Path) -> None:
         """Count the index that was brought to a directory, and raise if a limit has no room for it."""
-        ledger = self._folders[str(directory)].ledger
+        ledger = self.folders[str(directory)].ledger
         index = ledger.get(INDEX_NAME)
         with self.books:
             self.budget.shelves[str(directory)].index_bytes = 0 if index is None else index.num_bytes
@@ -233,7 +232,7 @@ class Rooms:
                     f"the index and {count} shards take {format_bytes(used)} of {format_bytes(limit.num_bytes)}"
                 )
                 for name, shelf in shelves.items():
-                    sizes |= {self._folders[name].directory / file: size for file, size in shelf.order.sizes().items()}
+                    sizes |= {self.folders[name].directory / file: size for file, size in shelf.order.sizes().items()}
         from penstock.cachedir.lock import who_holds  # needed only to explain an error
 
         who = who_holds(sizes)
@@ -248,7 +247,7 @@ class Rooms:
 
     def _evict(self, directory: str, name: str, *, is_held: bool = False) -> int | None:
         """Delete a copy and return its size; None: it is in use."""
-        folder = self._folders[directory]
+        folder = self.folders[directory]
         with self.books:
             if not is_held and self.budget.is_handed_over(directory, name, time.monotonic()):
                 return None
@@ -272,7 +271,7 @@ class Rooms:
             if isinstance(step, Step):
                 return step is Step.FITS
             order = self.budget.shelves[step.directory].order
-            used_at = self._folders[step.directory].last_use(step.name)
+            used_at = self.folders[step.directory].last_use(step.name)
             with self.books:
                 may_go = order.looked(step.rank, step.name, used_at)
             if not may_go:
@@ -291,7 +290,7 @@ class Rooms:
         for name in names:
             if name not in self._scanned:
                 self._scanned.add(name)
-                found = self._folders[name].scan()
+                found = self.folders[name].scan()
                 with self.books:
                     order = self.budget.shelves[name].order
                     for record, used_at in found:
@@ -331,7 +330,7 @@ class Rooms:
 
     def _on_disk(self, disk: Disk) -> frozenset[str]:
         """Return the directories that lie on a disk."""
-        found = {name: measure_disk(folder.directory) for name, folder in list(self._folders.items())}
+        found = {name: measure_disk(folder.directory) for name, folder in list(self.folders.items())}
         return frozenset(name for name, of in found.items() if of is not None and of.device == disk.device)
 
     def _ceiling(self, names: frozenset[str], free_bytes: int) -> Limit:

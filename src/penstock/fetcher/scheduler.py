@@ -22,7 +22,7 @@ from penstock.cachedir.items import names_of
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 from penstock.fetcher.queue import ItemQueue, Request
 from penstock.fetcher.transfer import Transfer, transfer
-from penstock.files import os_errors
+from penstock.files import our_error
 from penstock.wire import messages
 from penstock.wire.messages import GroupUpdate, NodeCounts, Pending, Progress, Registered
 from penstock.wire.quota import is_news
@@ -356,10 +356,12 @@ class Scheduler:
         running, was_urgent = self._transfers[queued.key], queued.demand.is_urgent
         result: Fetched | Exception | None
         try:
-            with os_errors(queued.directory / running.name):  # of what lies beside it: tables, locks
-                result = self._bring(queued, running)
+            result = self._bring(queued, running)
         except (PenstockError, CancelledError) as error:
             result = error
+        except (OSError, UnicodeEncodeError) as error:  # of what lies beside it, too: tables, locks
+            result = our_error(error, queued.directory / running.name)
+            result.__cause__ = error
         except Exception as error:  # noqa: BLE001
             _log.exception("fetching %s failed", queued.item.name)
             result = error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 from penstock.cachedir.editions import Edition
 from penstock.cachedir.layout import apart_name, new_part_path, stripe_of
 from penstock.cachedir.ledger import Record, boot_id
-from penstock.cachedir.presence import is_name_taken, stamp_of
+from penstock.cachedir.presence import stamp_of
 from penstock.cachedir.versions import lasting_tag
 from penstock.codecs.unpack import map_file, release, unpack_to_file
 from penstock.errors import (
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from penstock.cachedir.folder import Folder
     from penstock.cachedir.lock import Held, Stripes
     from penstock.fetcher.copies import KeptFile
     from penstock.fetcher.counts import FetcherCounts
@@ -136,20 +135,19 @@ def transfer(tools: Tools, job: Transfer) -> Steps:
     """
     beginning = None
     job.check_wanted()
-    folder = tools.rooms.folder(job.directory)
-    copy = tools.copies.known(folder, job.item)
+    copy = tools.copies.known(tools.rooms.folders[job.key[0]], job.item)
     if copy is not None:
         return _found(tools, job, copy)
     if job.item.format is not None:  # which says how much it takes, fetched and unpacked
         job.describe(tools.unpacker.resolve(job.directory, job.item))
-    is_name_free = job.is_sized and not is_name_taken(job.directory, job.name)
+    is_name_free = job.is_sized and not os.path.lexists(job.directory / job.name)
     if is_name_free and not _reserve(tools, job):  # else it is only known later what room it needs
         return None
     try:
         yield
         if not job.is_sized:
             beginning = learn_size(tools, job)
-        return again_if_deleted(job, lambda: _bring(Download(tools, job, folder, job.item, beginning)))
+        return again_if_deleted(job, lambda: _bring(Download(tools, job, beginning)))
     finally:
         if job.reservation is not None:
             tools.rooms.claim(job.reservation, job.arrived, hand_over=job.queued.demand.is_requested)
@@ -167,15 +165,13 @@ def _bring(download: Download) -> Fetched | None:
         cause, num_bytes = job.queued.demand.cause, job.packed_bytes or job.raw_bytes
         job.begin(num_bytes)
         record = job.arrived = download.run(copy)
-        # Before readers find it: a count that is read afterwards misses none.
-        can_evict = tools.rooms.may_evict(job.directory)
-        tools.counts.add_download(cause, num_bytes, job.key, can_evict=can_evict)
+        # Where items are evicted, one that came before was. Before readers find it: a later look at counts misses none.
+        is_again = tools.counts.has_come(job.key) and tools.rooms.may_evict(job.directory)
+        tools.counts.add_download(cause, num_bytes, job.key, is_again=is_again)
         confirm(folder, item, record.files, is_apart=copy.is_apart)
         if item.validates and item.number is not None:
             edition = Edition(job.directory, item.edition)
             edition.note_checked(item.number, edition.entry(item.number))
-    if record.boot is not None:
-        tools.rooms.flusher.add(job.directory, record, folder.ledger)
     return Fetched(copy.name, num_bytes)
 
 
@@ -283,22 +279,23 @@ class Download:
         self,
         tools: Tools,
         job: Transfer,
-        folder: Folder,
-        item: Item,
         beginning: Beginning | None = None,
+        *,
+        item: Item | None = None,  # another one than that of the job
         scanned: Scanned | None = None,
     ) -> None:
-        self.tools, self.job, self.folder, self.item = tools, job, folder, item
-        self.name = item.name
+        self.tools, self.job, self.folder = tools, job, tools.rooms.folders[job.key[0]]
+        self.item, self.name = (job.item, job.name) if item is None else (item, item.name)
         self.handle: StoreHandle = tools.handles.of(job.stream)
+        self._is_read_in_one = self.handle.is_read_in_one
         self._beginning = beginning  # of the item's first part, if it was read already
         self._scanned = scanned
         # Raises if the dataset was written again: then that is why an object is wrong.
-        self._explain = partial(tools.watch.explain, folder.directory, item.edition, self.handle)
+        self._explain = partial(tools.watch.explain, job.directory, self.item.edition, self.handle)
         self._file_mode = 0o600 if job.stream.is_private else 0o666
         self._unpacks: ShardUnpacking | None = None  # how its format unpacks the item, if that does
-        if item.format is not None:
-            self._unpacks = tools.unpacker.of(folder.directory, item)
+        if self.item.format is not None:
+            self._unpacks = tools.unpacker.of(job.directory, self.item)
 
     def run(self, copy: Copy) -> Record:
         """Fetch what is missing, unpack it, write it down and publish it; return what was written down."""
@@ -430,7 +427,8 @@ class Download:
 
     def _copy_all(self, file: StoredFile, num_bytes: int, out: PartFile, beginning: Beginning | None) -> ObjectInfo:
         """Read all pieces side by side; each tells the version that it is of, and they must agree."""
-        spans = place_spans(file, num_bytes, self._unpacks, in_one=self.handle.is_read_in_one)
+        expected = num_bytes if file.span is None else file.span.object_bytes
+        spans = place_spans(file, num_bytes, self._unpacks, in_one=self._is_read_in_one)
         found = [] if beginning is None else self._use_beginning(beginning, spans[0].span, out)
         pieces = [
             self._submit(file.key, len(each.span), partial(self._copy, file, each, out)) for each in spans[len(found) :]
@@ -443,10 +441,16 @@ class Download:
             self._explain(file.key)
             raise
         except StoreError as error:
-            self._explain_by_size(file, num_bytes, error)
+            # A read beyond the end fails in the words of each store: see whether the object has another size.
+            now = None
+            with suppress(StoreError):
+                now = self.handle.store.stat(file.key)
+            if now is not None and expected not in (None, now.num_bytes):
+                raise self._other_size(file, now, expected) from error
             raise
         for info in found:
-            self._check_size(file, info, num_bytes)
+            if expected not in (None, info.num_bytes):
+                raise self._other_size(file, info, expected)
             if info.etag != found[0].etag:
                 check_version(self.handle.where(file.key), info, found[0].etag)
             if file.span is not None and file.span.version not in (None, info.version):
@@ -500,27 +504,16 @@ class Download:
     def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> RangeRead:
         return self.tools.pool.submit(self.job, num_bytes, self.handle, key, action)
 
-    def _explain_by_size(self, file: StoredFile, num_bytes: int, error: StoreError) -> None:
-        """A read beyond the end fails in the words of each store: see whether the object has another size."""
-        try:
-            info = self.handle.store.stat(file.key)
-        except StoreError:
-            return
-        self._check_size(file, info, num_bytes, error)
-
-    def _check_size(
-        self, file: StoredFile, info: ObjectInfo, num_bytes: int, cause: BaseException | None = None
-    ) -> None:
-        expected = num_bytes if file.span is None else file.span.object_bytes
-        if expected not in (None, info.num_bytes):
-            self._explain(file.key)
-            raise ObjectChangedError(
-                f"{self.handle.where(file.key)} has {info.num_bytes} bytes, but the index says {expected}: the object"
-                " was changed or cut after the index was written",
-                key=file.key,
-                num_bytes=info.num_bytes,
-                expected=expected,
-            ) from cause
+    def _other_size(self, file: StoredFile, info: ObjectInfo, expected: int | None) -> ObjectChangedError:
+        """Return the error for an object of another size, unless a rewritten dataset is the reason, which is raised."""
+        self._explain(file.key)
+        return ObjectChangedError(
+            f"{self.handle.where(file.key)} has {info.num_bytes} bytes, but the index says {expected}: the object"
+            " was changed or cut after the index was written",
+            key=file.key,
+            num_bytes=info.num_bytes,
+            expected=expected,
+        )
 
     # --- Names ----------------------------------------------------------------------------------------------
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.cachedir.editions import Edition
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import CorruptShardError
-from penstock.fetcher.pieces import split
-from penstock.storage.ranges import cut_span, join_spans
+from penstock.storage.ranges import cut_object, cut_span, join_spans
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ def place_spans(
     if file.span is None and in_one:
         return [PlacedSpan(Span(0, num_bytes), 0)]
     if file.span is None:
-        return [PlacedSpan(span, span.begin) for span in split(num_bytes)]
+        return [PlacedSpan(span, span.begin) for span in cut_object(num_bytes)]
     begin = file.span.offset
     spans = [Span(begin, begin + num_bytes)] if unpacks is None else unpacks.spans
     placed, place = [], 0

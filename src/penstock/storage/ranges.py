@@ -31,6 +31,11 @@ def cut_span(span: Span, piece_bytes: int = PIECE_BYTES) -> list[Span]:
     return [Span(begin, min(begin + piece_bytes, span.end)) for begin in begins]
 
 
+def cut_object(num_bytes: int) -> list[Span]:
+    """Cut an object in pieces; an empty one has a single, empty piece, since reading it tells whether it exists."""
+    return [Span(begin, min(begin + PIECE_BYTES, num_bytes)) for begin in range(0, num_bytes or 1, PIECE_BYTES)]
+
+
 def join_spans(spans: Iterable[Span]) -> list[Span]:
     """Join spans that touch or overlap, and sort them."""
     joined: list[Span] = []
