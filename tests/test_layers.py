@@ -214,7 +214,6 @@ def test_folders_hold_few_modules() -> None:
 # --- The house as a whole -----------------------------------------------------------------------------------
 
 SHARED_NAMES = {"as_streaming"}  # names of another library's, beside ours
-TWO_DOORS = {"ShardInfo"}  # a shard as plug-ins for formats know it, and as those who write sources do
 MAX_ARGUMENTS = 8
 MAX_CALLBACKS = 2
 TABLES_OF_FUNCTIONS = {"Cloud", "RetryHooks"}  # what differs between clouds, and what tests put in the place of clocks
@@ -264,7 +263,7 @@ def test_a_name_means_one_thing() -> None:
         name: [home for home in found if home.split(".")[1] not in SHARED_NAMES]
         for name, found in class_names(ROOT).items()
     }
-    assert not {name: found for name, found in homes.items() if len(found) > 1 and name not in TWO_DOORS}
+    assert not {name: found for name, found in homes.items() if len(found) > 1}
 
 
 def test_constructors_that_are_not_public_take_few_arguments() -> None:

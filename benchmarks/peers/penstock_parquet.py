@@ -177,7 +177,7 @@ class _Fetched:
 def unpack(directory: str, out: str) -> Result:
     """Row groups of one file to files of columns, as the fetcher does it in each of its threads."""
     from penstock.formats.files import get_file_format
-    from penstock.index.model import FileInfo, ObjectSpan, Part, ShardInfo, ShardLayout
+    from penstock.index.model import FileInfo, IndexedShard, ObjectSpan, Part, ShardLayout
 
     file = _Object(min(Path(directory, "parquet").iterdir()))
     form = get_file_format("parquet")
@@ -188,7 +188,7 @@ def unpack(directory: str, out: str) -> Result:
         span = ObjectSpan(file.name, shard.span.begin, len(shard.span), file.num_bytes)
         raw = FileInfo(f"{number}", shard.raw_bytes, is_exact=False)
         part = Part(raw, FileInfo(f"{number}.packed", len(shard.span)), span)
-        infos.append(ShardInfo(layout, shard.num_samples, (part,), shard.details))
+        infos.append(IndexedShard(layout, shard.num_samples, (part,), shard.details))
 
     Path(out).unlink(missing_ok=True)
 

@@ -20,7 +20,7 @@ from penstock.cache.cache import Cache, CachedStream
 from penstock.codecs.compress import most_compressed_bytes, parse_compression
 from penstock.codecs.digest import digest
 from penstock.index.catalog import parse_index
-from penstock.index.model import Column, FileInfo, Index, Part, ShardInfo, ShardLayout
+from penstock.index.model import Column, FileInfo, Index, IndexedShard, Part, ShardLayout
 from penstock.index.mosaic_json import dump_index
 from penstock.storage.base import resolve_store
 
@@ -56,7 +56,7 @@ class Dataset:
         return range(len(self.index.shards))
 
     @property
-    def infos(self) -> tuple[ShardInfo, ...]:
+    def infos(self) -> tuple[IndexedShard, ...]:
         """What the index says of them."""
         return tuple(self.index.shards)
 
@@ -105,7 +105,7 @@ def write_dataset(
     for number in range(num_shards):
         names = [f"shard.{number:05}.{suffix}" for suffix in ("data", "meta")[:num_parts]]
         parts = tuple(_write_part(remote, name, num_bytes, compression) for name in names)
-        shards.append(ShardInfo(layout, 1, parts))
+        shards.append(IndexedShard(layout, 1, parts))
     data = Dataset(remote, folder / "local", Index(tuple(shards)))
     write_index(data)
     return data

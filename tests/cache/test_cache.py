@@ -17,7 +17,7 @@ from penstock.errors import (
     ObjectChangedError,
     ObjectNotFoundError,
 )
-from penstock.index.model import FileInfo, Index, Part, ShardInfo
+from penstock.index.model import FileInfo, Index, IndexedShard, Part
 from penstock.index.mosaic_json import dump_index
 from penstock.storage.base import StoreSettings, open_store, resolve_store
 from penstock.types import Span
@@ -80,7 +80,7 @@ def test_names_in_folders(tmp_path: Path) -> None:
     (tmp_path / "remote/a/b").mkdir(parents=True)
     (tmp_path / "remote/a/b/x").write_bytes(content("x", 1000))
     data = write_dataset(tmp_path / "other", num_shards=1)
-    shard = ShardInfo(data.infos[0].layout, 1, (Part(FileInfo("a/b/x", 1000)),))
+    shard = IndexedShard(data.infos[0].layout, 1, (Part(FileInfo("a/b/x", 1000)),))
     (tmp_path / "remote/index.json").write_bytes(dump_index(Index((shard,))))
     stream = CachedStream(directory=tmp_path / "local", store=resolve_store((tmp_path / "remote").as_uri()))
     with Cache([stream]) as cache:
@@ -94,7 +94,7 @@ def test_a_name_cannot_leave_the_directory(tmp_path: Path) -> None:
     data.local.mkdir()
     (data.local / "link").symlink_to(tmp_path / "outside")
     for name in ("../x", "/etc/x", "link/x"):
-        shard = ShardInfo(data.infos[0].layout, 1, (Part(FileInfo(name, 12)),))
+        shard = IndexedShard(data.infos[0].layout, 1, (Part(FileInfo(name, 12)),))
         (data.remote / "index.json").write_bytes(dump_index(Index((shard,))))
         with data.cache() as cache:
             with pytest.raises((BadIndexError, ConfigError)):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.formats.base import ShardReader
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import IndexedShard
 
 MORE_MB = 1024
 WORDS = (0, 1, 3, 4, 8, 255, 256, 65535, 2**16, 2**24, 2**31 - 1, 2**31, 2**32 - 4, 2**32 - 1)
@@ -150,7 +150,7 @@ def read_all(reader: ShardReader, rng: random.Random) -> None:
 
 
 def make_shard_case() -> Callable[[random.Random], None]:
-    shards: list[tuple[ShardInfo, list[bytes]]] = []
+    shards: list[tuple[IndexedShard, list[bytes]]] = []
     for recording in recordings():
         for info in parse_index((recording.path / "index.json").read_bytes(), "here").shards:
             parts = [bytes(load_part(recording.path, part, info.layout.compression, None, None)) for part in info.parts]
@@ -175,7 +175,7 @@ def make_shard_case() -> Callable[[random.Random], None]:
     return run
 
 
-def _without_pickles(info: ShardInfo) -> ShardInfo:
+def _without_pickles(info: IndexedShard) -> IndexedShard:
     columns = tuple(
         Column(column.name, "bytes") if column.encoding == "pkl" else column for column in info.layout.columns
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import CorruptShardError
 from penstock.formats.base import ReadOptions, ShardReader
 from penstock.formats.files import ScannedFile, get_file_format
-from penstock.index.model import FileInfo, ObjectSpan, Part, ShardInfo, ShardLayout
+from penstock.index.model import FileInfo, IndexedShard, ObjectSpan, Part, ShardLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -76,7 +76,7 @@ class InPlace:
         )
 
     @property
-    def infos(self) -> list[ShardInfo]:
+    def infos(self) -> list[IndexedShard]:
         infos = []
         for shard in self.scanned.shards:
             num_bytes = len(shard.span)
@@ -88,10 +88,10 @@ class InPlace:
             else:
                 assert num_bytes == shard.raw_bytes
                 part = Part(FileInfo(name, num_bytes), span=span)
-            infos.append(ShardInfo(self.layout, shard.num_samples, (part,), shard.details))
+            infos.append(IndexedShard(self.layout, shard.num_samples, (part,), shard.details))
         return infos
 
-    def raw(self, info: ShardInfo, columns: tuple[str, ...] | None = None) -> bytes:
+    def raw(self, info: IndexedShard, columns: tuple[str, ...] | None = None) -> bytes:
         """Return what readers open, unpacked from no other bytes than the format asks for."""
         span = info.parts[0].span
         assert span is not None

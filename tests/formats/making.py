@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.errors import PenstockError
 from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.body import ChunkPool
-from penstock.index.model import FileInfo, Part, ShardInfo, ShardLayout
+from penstock.index.model import FileInfo, IndexedShard, Part, ShardLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ def open_parts(
     )
     form = get_format(layout.format)
     opening = form.open_checked if checked else form.open
-    return opening(parts, ShardInfo(layout, num_samples, infos), ReadOptions(**options))
+    return opening(parts, IndexedShard(layout, num_samples, infos), ReadOptions(**options))
 
 
 def round_trip(columns: Mapping[str, str], samples: Sequence[Sample], **options: Any) -> list[Sample]:

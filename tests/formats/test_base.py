@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions, ShardBytes
     from penstock.formats.lines.reader import LineReader
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import IndexedShard
     from penstock.types import Sample
 
 TEXT_SAMPLES: list[Sample] = [
@@ -168,7 +168,7 @@ class TestXSV(FormatContract):
 class _ForgetfulFormat(JSONFormat):
     """Gives a wrong value for one sample."""
 
-    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
+    def open(self, parts: Sequence[ShardBytes], info: IndexedShard, options: ReadOptions) -> LineReader:
         spoiled = [bytes(parts[0]).replace(b'"two"', b'"tow"'), parts[1]]
         return super().open(spoiled, info, options)
 

@@ -38,7 +38,7 @@ from tests.formats.golden import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.index.model import Index, ShardInfo
+    from penstock.index.model import Index, IndexedShard
     from penstock.publish.writer import Writer
     from penstock.types import Sample
 
@@ -228,7 +228,7 @@ def _index(folder: Path) -> Index:
     return parse_index((folder / "index.json").read_bytes(), str(folder))
 
 
-def _raw_bytes(folder: Path, info: ShardInfo, basename: str) -> bytes:
+def _raw_bytes(folder: Path, info: IndexedShard, basename: str) -> bytes:
     (part,) = [part for part in info.parts if part.raw.basename == basename]
     return bytes(load_part(folder, part, info.layout.compression, None, None))
 
@@ -255,7 +255,7 @@ def _choose(encoding: str, value: Any, stored: Any) -> Any:
     return value
 
 
-def _as_bytes(info: ShardInfo) -> ShardInfo:
+def _as_bytes(info: IndexedShard) -> IndexedShard:
     """The same shard with its variable columns read as they are stored."""
     if info.layout.format != "mds":
         return info

@@ -15,10 +15,10 @@ from penstock.index.catalog import parse_index
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import IndexedShard
 
 
-def write(folder: Path, compression: str | None = None) -> ShardInfo:
+def write(folder: Path, compression: str | None = None) -> IndexedShard:
     with MDSWriter(out=str(folder), columns={"x": "int"}, compression=compression, hashes=["sha1"]) as writer:
         for number in range(3):
             writer.write({"x": number})

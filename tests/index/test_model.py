@@ -15,7 +15,7 @@ from penstock import LocalDataset, MDSWriter, StreamingDataset
 from penstock.errors import DataError
 from penstock.index import mosaic_json
 from penstock.index.catalog import parse_index
-from penstock.index.model import Column, FileInfo, Index, ObjectSpan, Part, ShardColumns, ShardInfo, ShardLayout
+from penstock.index.model import Column, FileInfo, Index, IndexedShard, ObjectSpan, Part, ShardColumns, ShardLayout
 from penstock.index.mosaic_json import dump_index
 from tests.streaming import private_places
 
@@ -60,7 +60,7 @@ def parts(draw: st.DrawFn) -> Part:
 
 
 shards = st.builds(
-    ShardInfo,
+    IndexedShard,
     st.sampled_from(LAYOUTS),
     st.integers(0, 2**32),
     st.lists(parts(), min_size=1, max_size=3).map(tuple),
@@ -69,7 +69,7 @@ shards = st.builds(
 
 
 @given(st.lists(shards, max_size=6))
-def test_columns_give_back_the_shards(given_shards: list[ShardInfo]) -> None:
+def test_columns_give_back_the_shards(given_shards: list[IndexedShard]) -> None:
     columns = ShardColumns.of(given_shards)
     for each in (columns, ShardColumns.load(columns.dump()), pickle.loads(pickle.dumps(columns))):
         assert list(each) == given_shards
@@ -81,7 +81,7 @@ def test_columns_give_back_the_shards(given_shards: list[ShardInfo]) -> None:
 
 
 @given(st.lists(shards, max_size=6))
-def test_sums_of_all_shards(given_shards: list[ShardInfo]) -> None:
+def test_sums_of_all_shards(given_shards: list[IndexedShard]) -> None:
     columns = ShardColumns.of(given_shards)
     all_parts = [shard.parts for shard in given_shards]
     assert columns.lengths.tolist() == [shard.num_samples for shard in given_shards]
@@ -156,7 +156,7 @@ def write_large(folder: Path, value: int) -> None:
         writer.write({"id": value})
     shard = parse_index((folder / "index.json").read_bytes(), "here").shards[0]
     others = [
-        ShardInfo(shard.layout, 1, (Part(FileInfo(f"part-{number:09}.mds", shard.parts[0].raw.num_bytes)),))
+        IndexedShard(shard.layout, 1, (Part(FileInfo(f"part-{number:09}.mds", shard.parts[0].raw.num_bytes)),))
         for number in range(6000)
     ]
     (folder / "index.json").write_bytes(dump_index(Index((shard, *others))))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.errors import BadIndexError, CorruptIndexError, DataError, IndexFieldError
 from penstock.index.catalog import parse_index
 from penstock.index.entry import formats
-from penstock.index.model import MAX_SHARD_BYTES, Column, FileInfo, Index, Part, ShardInfo, ShardLayout
+from penstock.index.model import MAX_SHARD_BYTES, Column, FileInfo, Index, IndexedShard, Part, ShardLayout
 from penstock.index.mosaic_json import dump_header, dump_index, dump_layout
 from tests.formats.making import attempt
 
@@ -57,7 +57,7 @@ def layouts(draw: st.DrawFn) -> ShardLayout:
 
 
 @st.composite
-def shards(draw: st.DrawFn) -> ShardInfo:
+def shards(draw: st.DrawFn) -> IndexedShard:
     layout = draw(layouts())
     parts = tuple(
         Part(
@@ -67,12 +67,12 @@ def shards(draw: st.DrawFn) -> ShardInfo:
         for _ in range(1 if layout.format == "mds" else 2)
     )
     # The table of offsets, which the last part holds, takes eight bytes and four for each sample.
-    return ShardInfo(layout, draw(st.integers(0, parts[-1].raw.num_bytes // 4 - 2)), parts)
+    return IndexedShard(layout, draw(st.integers(0, parts[-1].raw.num_bytes // 4 - 2)), parts)
 
 
 @settings(max_examples=60)
 @given(st.lists(shards(), max_size=3, unique_by=lambda shard: shard.name), st.booleans())
-def test_what_is_written_is_read(infos: list[ShardInfo], is_merged: bool) -> None:
+def test_what_is_written_is_read(infos: list[IndexedShard], is_merged: bool) -> None:
     index = Index(tuple(infos))
     data = dump_index(index, is_merged=is_merged)
     found = parse_index(data, "here")
@@ -83,7 +83,7 @@ def test_what_is_written_is_read(infos: list[ShardInfo], is_merged: bool) -> Non
 
 @settings(max_examples=10)
 @given(st.lists(shards(), max_size=3))
-def test_keys_are_sorted(infos: list[ShardInfo]) -> None:
+def test_keys_are_sorted(infos: list[IndexedShard]) -> None:
     document = json.loads(dump_index(Index(tuple(infos))))
     for value in (document, *document["shards"], *(json.loads(dump_header(info.layout)) for info in infos)):
         assert list(value) == sorted(value)
@@ -94,7 +94,7 @@ def test_keys_are_sorted(infos: list[ShardInfo]) -> None:
 def test_a_shard_that_is_listed_twice_is_told(num_others: int) -> None:
     names = ["shard.00000.mds", *(f"shard.{number:05}.mds" for number in range(num_others))]
     layout = ShardLayout(format="mds", columns=(Column("id", "int", 8),))
-    infos = [ShardInfo(layout, 1, (Part(FileInfo(name, 100, {})),)) for name in names]
+    infos = [IndexedShard(layout, 1, (Part(FileInfo(name, 100, {})),)) for name in names]
     with pytest.warns(UserWarning, match=r"there lists the shard shard\.00000\.mds 2 times"):
         assert len(parse_index(dump_index(Index(infos)), "there").shards) == num_others + 1
 

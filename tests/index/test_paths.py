@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import BadIndexError
 from penstock.index.catalog import parse_index
-from penstock.index.model import Column, FileInfo, Index, Part, ShardInfo, ShardLayout
+from penstock.index.model import Column, FileInfo, Index, IndexedShard, Part, ShardLayout
 from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import resolve_inside
 
@@ -23,7 +23,7 @@ LAYOUT = ShardLayout(format="csv", columns=(Column("a", "str"),), compression="z
 def parse_with(raw: str = "a", packed: str = "b", meta: str = "c") -> Index:
     """Read an index whose files have these names."""
     parts = (Part(FileInfo(raw, 100), FileInfo(packed, 100)), Part(FileInfo(meta, 100), FileInfo("d", 100)))
-    return parse_index(dump_index(Index((ShardInfo(LAYOUT, 1, parts),))), "here")
+    return parse_index(dump_index(Index((IndexedShard(LAYOUT, 1, parts),))), "here")
 
 
 OUTSIDE = [

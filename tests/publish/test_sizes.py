@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock import CSVWriter, LocalDataset, MDSWriter
 from penstock.errors import BadSampleError, ConfigError, ShardTooLargeError
 from penstock.formats import body
-from penstock.index.model import FileInfo, Index, Part, ShardInfo, ShardLayout
+from penstock.index.model import FileInfo, Index, IndexedShard, Part, ShardLayout
 from penstock.publish import sizes
 from penstock.publish.sizes import ShardSizes, is_full, is_shard_file, next_number, shard_name
 
@@ -60,7 +60,7 @@ def test_no_shard_passes_what_offsets_can_address(
 
 def index(*names: str) -> Index:
     layout = ShardLayout(format="mds", columns=())
-    return Index(tuple(ShardInfo(layout, 1, (Part(FileInfo(name, 1)),)) for name in names))
+    return Index(tuple(IndexedShard(layout, 1, (Part(FileInfo(name, 1)),)) for name in names))
 
 
 def test_names() -> None:

@@ -17,7 +17,7 @@ from penstock.storage.base import StoreSettings, url_scheme
 from penstock.wire.item import Item, ItemPart, StoredFile, StoredSpan
 
 if TYPE_CHECKING:
-    from penstock.index.model import FileInfo, Part, ShardInfo
+    from penstock.index.model import FileInfo, IndexedShard, Part
     from penstock.wire.settings import CachedStream, FilesRequest
 
     Columns = tuple[str, ...] | None
@@ -41,7 +41,7 @@ def names_of(identity: str) -> tuple[str, str]:
 
 
 def item_of_shard(
-    shard: ShardInfo, number: int, edition: str, validate_hash: str | None = None, columns: Columns = None
+    shard: IndexedShard, number: int, edition: str, validate_hash: str | None = None, columns: Columns = None
 ) -> Item:
     """Describe a shard; its files carry the digest that `validate_hash` names, else the quickest one there is."""
     is_unpacked = is_unpacked_by_format(shard)
@@ -58,12 +58,12 @@ def item_of_shard(
     )
 
 
-def is_unpacked_by_format(shard: ShardInfo) -> bool:
+def is_unpacked_by_format(shard: IndexedShard) -> bool:
     """Return whether readers open what the format makes of the stored bytes, and not a codec."""
     return shard.parts[0].packed is not None and shard.layout.compression is None
 
 
-def raw_files(shard: ShardInfo, columns: Columns) -> list[tuple[str, int | None]]:
+def raw_files(shard: IndexedShard, columns: Columns) -> list[tuple[str, int | None]]:
     """Return the names of the files that readers of a shard open, and their sizes as far as they are known."""
     columns = columns if is_unpacked_by_format(shard) else None
     return [(_raw_name(part, columns), part.raw.known_bytes) for part in shard.parts]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from penstock.data.stream_files import FilesOfStream
     from penstock.formats.base import ShardBytes, ShardReader
-    from penstock.index.model import FileInfo, Index, Part, ShardInfo
+    from penstock.index.model import FileInfo, Index, IndexedShard, Part
     from penstock.scan.patterns import Given
     from penstock.storage.base import Store
 
@@ -79,7 +79,7 @@ class StoredDataset:
         return parse_index(self.place.read(INDEX_NAME), f"{self.shown.rstrip('/')}/{INDEX_NAME}")
 
     @contextmanager
-    def stored_shard(self, shard: ShardInfo) -> Iterator[Path]:
+    def stored_shard(self, shard: IndexedShard) -> Iterator[Path]:
         """Yield a folder where the stored files of a shard are: the dataset's, or one that they were brought to."""
         if isinstance(self.place, Path):
             yield self.place
@@ -199,7 +199,7 @@ def verify_dataset(
     )
     with StoredDataset.at(place, storage_options) as dataset:
 
-        def check(_: int, shard: ShardInfo) -> Iterator[str]:
+        def check(_: int, shard: IndexedShard) -> Iterator[str]:
             with dataset.stored_shard(shard) as folder, _loaded(folder, shard) as forms:
                 for data, info in chain.from_iterable(forms):
                     for name in info.digests:
@@ -214,7 +214,7 @@ def verify_files(files: FilesLook, *, read_values: bool = False) -> VerifyReport
     """Fetch, unpack and open every shard of files of other programs and, if asked, read every value."""
     options = ReadOptions(image_decoder="array" if read_values else "raw")
 
-    def check(number: int, shard: ShardInfo) -> Iterator[str]:
+    def check(number: int, shard: IndexedShard) -> Iterator[str]:
         yield from ()
         with files.open_shard(number, options) as reader:
             if len(reader) != shard.num_samples:
@@ -227,7 +227,7 @@ def verify_files(files: FilesLook, *, read_values: bool = False) -> VerifyReport
     return _verify(files.index, check)
 
 
-def _verify(index: Index, check: Callable[[int, ShardInfo], Iterator[str]]) -> VerifyReport:
+def _verify(index: Index, check: Callable[[int, IndexedShard], Iterator[str]]) -> VerifyReport:
     """Check each shard, whatever is wrong with the others; `check` yields each digest that it compared."""
     problems = []
     num_digests = 0
@@ -244,7 +244,7 @@ def _verify(index: Index, check: Callable[[int, ShardInfo], Iterator[str]]) -> V
 
 
 @contextmanager
-def _loaded(folder: Path, shard: ShardInfo) -> Iterator[list[Forms]]:
+def _loaded(folder: Path, shard: IndexedShard) -> Iterator[list[Forms]]:
     """Yield the files of each part of a shard, and let go of them at the end."""
     forms = [_load(folder, part, shard.layout.compression) for part in shard.parts]
     try:
@@ -254,7 +254,7 @@ def _loaded(folder: Path, shard: ShardInfo) -> Iterator[list[Forms]]:
             release(data)
 
 
-def _read(forms: list[Forms], shard: ShardInfo, options: ReadOptions, *, read_values: bool) -> None:
+def _read(forms: list[Forms], shard: IndexedShard, options: ReadOptions, *, read_values: bool) -> None:
     """Open a shard and, if asked, decode all of its values."""
     reader = get_format(shard.layout.format).open_checked([form[-1][0] for form in forms], shard, options)
     if read_values:

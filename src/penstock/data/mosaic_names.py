@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.data.run_state import RunState
     from penstock.data.stream import DatasetSettings
     from penstock.index.model import Index
-    from penstock.index.shards import FileInfo, ShardInfo
+    from penstock.index.shards import FileInfo, IndexedShard
     from penstock.order.id_spans import IdSpans
     from penstock.types import Int64Array
 
@@ -39,7 +39,7 @@ class ShardFile(NamedTuple):
 class Shard:
     """What the index says of a shard: `samples`, `compression`, `raw_data`, `zip_data`, `column_names` and so on."""
 
-    def __init__(self, info: ShardInfo) -> None:
+    def __init__(self, info: IndexedShard) -> None:
         self.samples = info.num_samples
         self._parts = info.parts
         self._layout = info.layout

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.data.stream import Stream
     from penstock.formats.base import ReadOptions, ShardReader
-    from penstock.index.model import Index, ShardInfo
+    from penstock.index.model import Index, IndexedShard
     from penstock.reading.local_folder import InPlace
 
 _SHARDS_LOOKED_AT = 8
@@ -193,11 +193,11 @@ class LocalFiles:
 
     path: Path
 
-    def is_raw(self, info: ShardInfo) -> bool:
+    def is_raw(self, info: IndexedShard) -> bool:
         """Return whether a shard is read as it is stored; others are unpacked into the cache."""
         return info.parts[0].packed is None
 
-    def open_shard(self, info: ShardInfo, options: ReadOptions) -> ShardReader:
+    def open_shard(self, info: IndexedShard, options: ReadOptions) -> ShardReader:
         """Map the part of a file that holds a shard, if the file is still the one that was indexed."""
         (part,) = info.parts
         span = part.span

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.formats.files import FileFormat
-    from penstock.index.model import Index, ShardInfo
+    from penstock.index.model import Index, IndexedShard
     from penstock.wire.item import Item, StoredFile
 
 _MOST_RAW_BYTES = 1 << 30  # unpacked at once; a shard that is larger is unpacked alone
@@ -77,7 +77,7 @@ class UnpackedBytes:
 class ShardUnpacking:
     """How one shard is unpacked."""
 
-    info: ShardInfo
+    info: IndexedShard
     form: FileFormat
     columns: tuple[str, ...] | None
     spans: tuple[Span, ...]

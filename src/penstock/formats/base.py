@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.body import ChunkPool
     from penstock.formats.encodings.base import ImageDecoder
-    from penstock.index.model import Column, ShardInfo, ShardLayout
+    from penstock.index.model import Column, IndexedShard, ShardLayout
     from penstock.types import Columns, Int64Array, Sample, Span
 
 
@@ -93,13 +93,13 @@ class ShardBuilder(Protocol):
 class RowRanges(Protocol):
     """Reads a few rows of a shard that is far away: their bytes alone, in two steps. Spans are of the first part."""
 
-    def spans_to_locate(self, info: ShardInfo, rows: Int64Array) -> list[Span]:
+    def spans_to_locate(self, info: IndexedShard, rows: Int64Array) -> list[Span]:
         """Return what to read first, to learn where these rows are."""
 
-    def spans_of_rows(self, info: ShardInfo, rows: Int64Array, found: Sequence[bytes]) -> list[Span]:
+    def spans_of_rows(self, info: IndexedShard, rows: Int64Array, found: Sequence[bytes]) -> list[Span]:
         """Return from what was read where the rows are; bytes that cannot be are a `CorruptShardError`."""
 
-    def open(self, info: ShardInfo, pieces: Sequence[bytes], options: ReadOptions) -> ShardReader:
+    def open(self, info: IndexedShard, pieces: Sequence[bytes], options: ReadOptions) -> ShardReader:
         """Return a reader of these rows alone, numbered from 0, of the bytes of their spans."""
 
 
@@ -107,7 +107,7 @@ class RowRanges(Protocol):
 class GuessesRows(Protocol):
     """A `RowRanges` that guesses where rows are, which saves a round trip where the guess is right."""
 
-    def likely_spans(self, info: ShardInfo, rows: Int64Array) -> list[Span] | None:
+    def likely_spans(self, info: IndexedShard, rows: Int64Array) -> list[Span] | None:
         """Return where the index lets one expect these rows: a span for each, or one for all of them; or None.
 
         That is read at the same time as what locates them.
@@ -132,10 +132,10 @@ class ShardFormat(EntryFormat, Protocol):
             if name not in names:
                 raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(names)}")
 
-    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
+    def open(self, parts: Sequence[ShardBytes], info: IndexedShard, options: ReadOptions) -> ShardReader:
         """Open a shard whose parts are at hand, raw and of the declared size."""
 
-    def open_checked(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
+    def open_checked(self, parts: Sequence[ShardBytes], info: IndexedShard, options: ReadOptions) -> ShardReader:
         """Open a shard whose samples all lie where they should; for formats where `open` looks only at what is read."""
         return self.open(parts, info, options)
 

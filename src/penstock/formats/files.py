@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ReadOptions, ShardBuilder, ShardReader
     from penstock.formats.body import ChunkPool
     from penstock.formats.content import FileContent
-    from penstock.index.model import Column, ShardInfo, ShardLayout
+    from penstock.index.model import Column, IndexedShard, ShardLayout
     from penstock.types import Sample, Span
 
 
@@ -123,19 +123,19 @@ class FileFormat(ShardFormat, Protocol):
         a `CorruptShardError` that names it.
         """
 
-    def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:  # noqa: ARG002
+    def spans(self, info: IndexedShard, columns: tuple[str, ...] | None) -> tuple[Span, ...]:  # noqa: ARG002
         """Return the bytes of the object to fetch for these columns, sorted; by default all of the shard."""
         from penstock.types import Span
 
         span = info.parts[0].span
         return () if span is None else (Span(span.offset, span.offset + span.num_bytes),)
 
-    def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
+    def unpack(self, info: IndexedShard, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Write the file that readers open, of a shard whose `spans` are at hand; if it has a `raw_version`."""
         problem = f"{type(self).__name__} reads shards as they are stored"
         raise NotImplementedError(problem)
 
-    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
+    def open(self, parts: Sequence[FileBytes], info: IndexedShard, options: ReadOptions) -> ShardReader:
         """Open a shard by its one part: what `unpack` wrote or, without that, the bytes of its span."""
 
     def blocks(self, file: FileContent, reading: FilesReading, row: int = 0) -> Stage:  # noqa: ARG002

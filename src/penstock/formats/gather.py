@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.rows import Rows, ShardBytes
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import IndexedShard
     from penstock.types import Columns, Int64Array, Sample
 
     # Either is a value of bytes for each; an array of NumPy's byte strings is one step for all of them.
@@ -345,7 +345,7 @@ class FoundLayout:
 class FoundRowsReader:
     """One open shard whose values are found in its memory, and gathered with those of others that store them alike."""
 
-    def __init__(self, data: ShardBytes, info: ShardInfo, layout: FoundLayout, opened: Any = None) -> None:
+    def __init__(self, data: ShardBytes, info: IndexedShard, layout: FoundLayout, opened: Any = None) -> None:
         self.data, self.name, self.layout = data, info.name, layout
         self._num_samples, self._opened = info.num_samples, opened
         self._memory: ShardMemory | None = None

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from penstock.blocks.block import Block
     from penstock.formats.base import ReadOptions, ShardBytes, ShardReader
     from penstock.formats.body import ChunkPool
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.index.model import IndexedShard, ShardLayout
     from penstock.types import Int64Array, Sample
 
 _OF_ONE_SIZE = (IntEncoding, NumberEncoding, FixedArrayEncoding)
@@ -228,13 +228,13 @@ _MOST_LIKELY = 8  # times the bytes that are wanted
 class MDSRowRanges(RowRanges):
     """Finds rows by the table of offsets: all of it, if that is little for so many rows, or their entries."""
 
-    def spans_to_locate(self, info: ShardInfo, rows: Int64Array) -> list[Span]:
+    def spans_to_locate(self, info: IndexedShard, rows: Int64Array) -> list[Span]:
         """Return what to read of the table."""
         if _takes_whole_table(info, rows):
             return [Span(4, table_bytes(info.num_samples))]
         return [Span(4 + 4 * row, 12 + 4 * row) for row in rows.tolist()]
 
-    def spans_of_rows(self, info: ShardInfo, rows: Int64Array, found: Sequence[bytes]) -> list[Span]:
+    def spans_of_rows(self, info: IndexedShard, rows: Int64Array, found: Sequence[bytes]) -> list[Span]:
         """Return from what was read where each row begins and ends."""
         words = np.frombuffer(b"".join(found), dtype="<u4").astype(np.int64)
         if _takes_whole_table(info, rows):
@@ -253,7 +253,7 @@ class MDSRowRanges(RowRanges):
             )
         return [Span(begin, end) for begin, end in bounds.tolist()]
 
-    def likely_spans(self, info: ShardInfo, rows: Int64Array) -> list[Span] | None:
+    def likely_spans(self, info: IndexedShard, rows: Int64Array) -> list[Span] | None:
         """Samples of one size fill the end of their shard; of others, neighbours lie about where they would."""
         sizes = [column.num_bytes for column in info.layout.columns]
         if None in sizes:
@@ -264,14 +264,14 @@ class MDSRowRanges(RowRanges):
             return None
         return [Span(first + row * sample_bytes, first + (row + 1) * sample_bytes) for row in rows.tolist()]
 
-    def open(self, info: ShardInfo, pieces: Sequence[bytes], options: ReadOptions) -> ShardReader:
+    def open(self, info: IndexedShard, pieces: Sequence[bytes], options: ReadOptions) -> ShardReader:
         """Make a shard of these rows alone, which is read as any other."""
         ends = np.cumsum([len(piece) for piece in pieces])
         data = write_offsets(ends, table_bytes(len(pieces))) + b"".join(pieces)
         return get_format(info.layout.format).open([data], replace(info, num_samples=len(pieces)), options)
 
 
-def _likely_span(info: ShardInfo, rows: Int64Array) -> list[Span] | None:
+def _likely_span(info: IndexedShard, rows: Int64Array) -> list[Span] | None:
     """Return the spans of neighbouring rows, if their sizes vary at random; None: that would be far too many."""
     first, last = int(rows.min()), int(rows.max())
     if len(rows) < 2 or last - first >= len(rows):
@@ -285,7 +285,7 @@ def _likely_span(info: ShardInfo, rows: Int64Array) -> list[Span] | None:
     return [likely] if len(likely) <= _MOST_LIKELY * mean * len(rows) else None
 
 
-def _takes_whole_table(info: ShardInfo, rows: Int64Array) -> bool:
+def _takes_whole_table(info: IndexedShard, rows: Int64Array) -> bool:
     little = min(_TABLE_BYTES_PER_ROW * (len(rows) - 1), info.parts[0].raw.num_bytes // _SHARDS_PART_OF_TABLE)
     return table_bytes(info.num_samples) <= little
 
@@ -324,12 +324,12 @@ class MDSFormat(ShardFormat):
                 )
         super().check(layout, options)
 
-    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> MDSReader:
+    def open(self, parts: Sequence[ShardBytes], info: IndexedShard, options: ReadOptions) -> MDSReader:
         """Open a shard; its values are found when they are read."""
         self.check(info.layout, options)
         return MDSReader(parts[0], info, options)
 
-    def open_checked(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> MDSReader:
+    def open_checked(self, parts: Sequence[ShardBytes], info: IndexedShard, options: ReadOptions) -> MDSReader:
         """Open a shard, and find all of its values now."""
         reader = self.open(parts, info, options)
         reader.find_all()

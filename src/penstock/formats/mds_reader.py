@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions, ShardBytes
     from penstock.formats.gather import ShardMemory, StoredValues
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.index.model import IndexedShard, ShardLayout
     from penstock.types import Int64Array
 
 
@@ -183,7 +183,7 @@ class MDSReader(FoundRowsReader):
 
     layout: RowFields
 
-    def __init__(self, data: ShardBytes, info: ShardInfo, options: ReadOptions) -> None:
+    def __init__(self, data: ShardBytes, info: IndexedShard, options: ReadOptions) -> None:
         begin = table_bytes(info.num_samples)
         offsets = view_offsets(data, info.num_samples, begin=begin, end=len(data), shard=info.name)
         self._offsets: npt.NDArray[np.uint32] | None = offsets

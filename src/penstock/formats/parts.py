@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.formats.base import ShardBytes, ShardReader
-    from penstock.index.model import FileInfo, ObjectSpan, Part, ShardInfo
+    from penstock.index.model import FileInfo, IndexedShard, ObjectSpan, Part
 
 
 def open_shard(
     folder: Path,
-    info: ShardInfo,
+    info: IndexedShard,
     options: ReadOptions = ReadOptions(),  # noqa: B008  frozen
     *,
     validate_hash: str | None = None,
@@ -48,13 +48,13 @@ def open_shard(
     return _open(load(), info, options)
 
 
-def open_files(paths: Sequence[Path], info: ShardInfo, options: ReadOptions) -> ShardReader:
+def open_files(paths: Sequence[Path], info: IndexedShard, options: ReadOptions) -> ShardReader:
     """Open a shard by its raw files."""
     pairs = zip(paths, info.parts, strict=True)
     return _open((load_file(path, part.raw, None) for path, part in pairs), info, options)
 
 
-def _open(loading: Iterable[ShardBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
+def _open(loading: Iterable[ShardBytes], info: IndexedShard, options: ReadOptions) -> ShardReader:
     """Open a shard of parts that are loaded one after another; if one fails, those before are let go."""
     with ExitStack() as loaded:
         parts: list[ShardBytes] = []

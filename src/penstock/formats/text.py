@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
     from penstock.formats.body import ChunkPool
     from penstock.formats.lines.cut import RowBlock
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.index.model import IndexedShard, ShardLayout
     from penstock.types import Columns, Sample
 
 ENCODINGS: dict[str, type] = {"str": str, "int": int, "float": float}
@@ -105,7 +105,7 @@ def _infer(name: str, value: Any) -> str:
 
 
 def _open(
-    parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions, separator: str | None = None
+    parts: Sequence[ShardBytes], info: IndexedShard, options: ReadOptions, separator: str | None = None
 ) -> LineReader:
     data, meta = parts
     offsets = read_offsets(meta, info.num_samples, begin=None, end=len(data), shard=info.name)
@@ -163,7 +163,7 @@ class TextReader(LineReader):
     def __init__(
         self,
         parts: Sequence[ShardBytes],
-        info: ShardInfo,
+        info: IndexedShard,
         parse: Callable[[list[bytes], list[int]], list[Sample]],
         options: ReadOptions,
     ) -> None:
@@ -263,7 +263,7 @@ class JSONFormat(TextFormat):
             raise IndexFieldError("has 'columns' that is not an object")
         return tuple(map(Column, columns, columns.values()))
 
-    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
+    def open(self, parts: Sequence[ShardBytes], info: IndexedShard, options: ReadOptions) -> LineReader:
         """Open a shard."""
         self.check(info.layout, options)
         return _open(parts, info, options)
@@ -293,7 +293,7 @@ class XSVFormat(TextFormat):
     separator: str | None = None  # None: the layout tells
     setting_fields: tuple[str, ...] = ("newline", "separator")
 
-    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
+    def open(self, parts: Sequence[ShardBytes], info: IndexedShard, options: ReadOptions) -> LineReader:
         """Open a shard."""
         self.check(info.layout, options)
         return _open(parts, info, options, self._separator(info.layout))

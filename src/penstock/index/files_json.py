@@ -22,7 +22,7 @@ from penstock.index.shards import Column, ShardLayout
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.index.shards import ShardInfo
+    from penstock.index.shards import IndexedShard
     from penstock.types import Int64Array
 
 STORED_NAME = ".penstock-index"
@@ -151,7 +151,7 @@ def settings_of(document: dict[str, Any]) -> Mapping[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def shards_of(file: IndexedFile) -> Sequence[ShardInfo]:
+def shards_of(file: IndexedFile) -> Sequence[IndexedShard]:
     """Return how the shards of a file are fetched, and under which names they are kept."""
     columns = ColumnsBuilder()
     numbers = np.array([shard[:4] for shard in file.shards], np.int64).reshape(-1, 4)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from penstock.arrays_file import ArraysFile, ArraysWriter
-from penstock.index.shards import MAX_SHARD_BYTES, Column, FileInfo, ObjectSpan, Part, ShardInfo, ShardLayout
+from penstock.index.shards import MAX_SHARD_BYTES, Column, FileInfo, IndexedShard, ObjectSpan, Part, ShardLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,6 +35,7 @@ __all__ = [
     "ColumnsBuilder",
     "FileInfo",
     "Index",
+    "IndexedShard",
     "ObjectSpan",
     "Part",
     "ShardColumns",
@@ -42,6 +43,7 @@ __all__ = [
     "ShardLayout",
 ]
 
+ShardInfo = IndexedShard  # as plug-ins for formats know it
 _REMEMBERED = 256
 _NO_DIGESTS: Mapping[str, str] = {}
 # What is added to columns in the making, one value each: of shards, of files, of stored files within
@@ -61,7 +63,7 @@ _KINDS = {
 }
 
 
-class ShardColumns(Sequence[ShardInfo]):
+class ShardColumns(Sequence[IndexedShard]):
     """Any number of shards. Files are numbered through all of them: of each part the raw one, then the packed one.
 
     The arrays, by name (n shards, f files, d digests, s parts that lie within larger objects):
@@ -88,7 +90,7 @@ class ShardColumns(Sequence[ShardInfo]):
         return ShardColumns, (self.layouts, self._digest_kinds, self._arrays)
 
     @classmethod
-    def of(cls, shards: Iterable[ShardInfo]) -> ShardColumns:
+    def of(cls, shards: Iterable[IndexedShard]) -> ShardColumns:
         """Turn shards into columns."""
         shards = list(shards)
         columns = ColumnsBuilder()
@@ -124,16 +126,16 @@ class ShardColumns(Sequence[ShardInfo]):
         return len(self._arrays["num_samples"])
 
     @overload
-    def __getitem__(self, key: int) -> ShardInfo: ...
+    def __getitem__(self, key: int) -> IndexedShard: ...
     @overload
-    def __getitem__(self, key: slice) -> tuple[ShardInfo, ...]: ...
-    def __getitem__(self, key: int | slice) -> ShardInfo | tuple[ShardInfo, ...]:
+    def __getitem__(self, key: slice) -> tuple[IndexedShard, ...]: ...
+    def __getitem__(self, key: int | slice) -> IndexedShard | tuple[IndexedShard, ...]:
         if isinstance(key, slice):
             return tuple(map(self._shard, range(*key.indices(len(self)))))
         return self._shard(range(len(self))[key])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(ShardInfo.__eq__, self, other))
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(IndexedShard.__eq__, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -220,7 +222,7 @@ class ShardColumns(Sequence[ShardInfo]):
 
     # --- One of them ----------------------------------------------------------------------------------------
 
-    def _make_shard(self, number: int) -> ShardInfo:
+    def _make_shard(self, number: int) -> IndexedShard:
         arrays = self._arrays
         begin, end = arrays["first_file"][number : number + 2].tolist()
         is_packed = arrays["is_packed"][begin : end + 1].tolist()
@@ -233,7 +235,7 @@ class ShardColumns(Sequence[ShardInfo]):
             parts.append(Part(self._file(file), packed, self._span(stored)))
             file = stored + 1
         num_samples = int(arrays["num_samples"][number])
-        return ShardInfo(self.layout_of(number), num_samples, tuple(parts), self.details_of(number))
+        return IndexedShard(self.layout_of(number), num_samples, tuple(parts), self.details_of(number))
 
     def layout_of(self, number: int) -> ShardLayout:
         """Return the layout of one shard."""
@@ -413,7 +415,7 @@ def encoded(text: str) -> bytes:
 class Index:
     """The shards of a dataset, in the order that numbers its samples: objects if they are few, columns if many."""
 
-    shards: Sequence[ShardInfo]
+    shards: Sequence[IndexedShard]
 
     @cached_property
     def columns(self) -> ShardColumns:

@@ -11,7 +11,7 @@ from penstock.errors import BadIndexError, IndexFieldError
 from penstock.index.entry import formats, part_fields
 from penstock.index.model import ColumnsBuilder, Index, ShardColumns, encoded
 from penstock.index.paths import INDEX_NAME, is_plain_name, is_shard_name
-from penstock.index.shards import MAX_SHARD_BYTES, FileInfo, ObjectSpan, Part, ShardInfo, ShardLayout
+from penstock.index.shards import MAX_SHARD_BYTES, FileInfo, IndexedShard, ObjectSpan, Part, ShardLayout
 from penstock.units import parse_bytes
 from penstock.user_warnings import warn_user
 
@@ -42,7 +42,7 @@ def dump_index(index: Index, *, is_merged: bool = False) -> bytes:
     return json.dumps({"shards": shards, "version": VERSION}).encode()
 
 
-def _dump_shard(shard: ShardInfo, layout: dict[str, Any], fields: list[tuple[str, str]]) -> dict[str, Any]:
+def _dump_shard(shard: IndexedShard, layout: dict[str, Any], fields: list[tuple[str, str]]) -> dict[str, Any]:
     """Return the entry of one shard, its keys sorted."""
     entry = layout | {"samples": shard.num_samples}
     for part, (raw, packed) in zip(shard.parts, fields, strict=True):
@@ -141,7 +141,7 @@ class _EntryParser:
         self._number = 0
         self._known: dict[str, _KnownFormat] = {}
 
-    def parse(self, number: int, entry: Any) -> ShardInfo:
+    def parse(self, number: int, entry: Any) -> IndexedShard:
         self._number = number
         if not isinstance(entry, dict):
             self._refuse("is not an object")
@@ -155,7 +155,7 @@ class _EntryParser:
             num_samples = self._count(entry["samples"], "samples")
             if num_samples > known.max_samples([part.raw.num_bytes for part in parts]):
                 self._refuse(f"declares {num_samples} samples, more than its files can hold")
-            return ShardInfo(layout, num_samples, parts)
+            return IndexedShard(layout, num_samples, parts)
         except KeyError as error:
             self._refuse(f"has no field {error}")
 

@@ -96,7 +96,7 @@ class ShardLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardInfo:
+class IndexedShard:
     """One shard: how many samples, in which files, laid out how.
 
     The first part names the shard: MDS shards have one part, text shards a data part and a meta part.
@@ -112,7 +112,7 @@ class ShardInfo:
         """The raw name of the first part, which stands for the whole shard."""
         return self.parts[0].raw.basename
 
-    def renamed(self, rename: Callable[[str], str]) -> ShardInfo:
+    def renamed(self, rename: Callable[[str], str]) -> IndexedShard:
         """Return the same shard whose files have other names."""
 
         def move(file: Any) -> Any:

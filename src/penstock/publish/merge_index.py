@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
 
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import IndexedShard
     from penstock.storage.base import Store
 
     Location = str | PathLike[str]
@@ -136,7 +136,7 @@ def merge_indexes(by_folder: Mapping[str, Index]) -> Index:
 
     A folder may itself hold a merged index of folders below it: a shard that is named twice counts once.
     """
-    merged: dict[str, ShardInfo] = {}
+    merged: dict[str, IndexedShard] = {}
     for folder in sorted(by_folder, key=lambda path: path.split("/")):
         for shard in by_folder[folder].shards:
             moved = shard.renamed(partial(posixpath.join, folder))

@@ -13,7 +13,7 @@ from penstock.codecs.digest import digest
 from penstock.codecs.large_pages import new_memory
 from penstock.errors import ConfigError, PenstockError, StoreError
 from penstock.files import write_file
-from penstock.index.model import FileInfo, Part, ShardInfo
+from penstock.index.model import FileInfo, IndexedShard, Part
 
 if TYPE_CHECKING:
     import mmap
@@ -50,11 +50,11 @@ class PendingShard:
     names: tuple[str, ...]  # of its parts, raw
     target: Target
 
-    def store(self) -> ShardInfo:
+    def store(self) -> IndexedShard:
         """Store the shard; only afterwards is its memory free again."""
         num_samples = self.builder.num_samples
         parts = zip(self.names, self.builder.build(), strict=True)
-        info = ShardInfo(self.layout, num_samples, tuple(self._store_part(name, pieces) for name, pieces in parts))
+        info = IndexedShard(self.layout, num_samples, tuple(self._store_part(name, pieces) for name, pieces in parts))
         self.builder.release()
         # The first part stands for the whole shard, so it arrives last.
         self.target.keep(part.stored.basename for part in reversed(info.parts))
@@ -97,8 +97,8 @@ class ShardQueue:
             raise ConfigError(f"max_workers={max_workers} is too small: use 1 or more")
         self._num_threads = max_workers or min(4, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="penstock-writer")
-        self._submitted: list[tuple[str, Future[ShardInfo]]] = []
-        self._running: set[Future[ShardInfo]] = set()
+        self._submitted: list[tuple[str, Future[IndexedShard]]] = []
+        self._running: set[Future[IndexedShard]] = set()
         self.has_failed = False
 
     def submit(self, shard: PendingShard) -> None:
@@ -111,7 +111,7 @@ class ShardQueue:
         self._running.add(future)
         self._submitted.append((shard.names[0], future))
 
-    def results(self) -> list[ShardInfo]:
+    def results(self) -> list[IndexedShard]:
         """Wait for all shards and give their descriptions."""
         wait(self._running)
         self.raise_failure()
@@ -129,7 +129,7 @@ class ShardQueue:
             if error is not None:
                 raise StoreError(f"cannot write shard {name}: {error!r}", shard=name) from error
 
-    def written(self) -> list[ShardInfo]:
+    def written(self) -> list[IndexedShard]:
         """Return the shards that are stored by now."""
         done = [future for _, future in self._submitted if future.done() and not future.cancelled()]
         return [future.result() for future in done if future.exception() is None]
@@ -138,6 +138,6 @@ class ShardQueue:
         """Let those that are being stored end, drop the others."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _notice(self, future: Future[ShardInfo]) -> None:
+    def _notice(self, future: Future[IndexedShard]) -> None:
         if not future.cancelled() and future.exception() is not None:
             self.has_failed = True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.formats.base import ReadOptions, ShardReader
-    from penstock.index.model import Index, ShardInfo
+    from penstock.index.model import Index, IndexedShard
 
 _MOST_TRIES = 10
 # A file that was changed later than that may be changed again without a trace in its time.
@@ -33,10 +33,10 @@ class InPlace(Protocol):
     def path(self) -> Path:
         """The folder that names are told below."""
 
-    def is_raw(self, info: ShardInfo) -> bool:
+    def is_raw(self, info: IndexedShard) -> bool:
         """Return whether a shard lies there as it is read."""
 
-    def open_shard(self, info: ShardInfo, options: ReadOptions) -> ShardReader:
+    def open_shard(self, info: IndexedShard, options: ReadOptions) -> ShardReader:
         """Open a shard, checking that it is what the index says."""
 
 
@@ -79,7 +79,7 @@ class LocalFolder:
 
     def open_shard(
         self,
-        info: ShardInfo,
+        info: IndexedShard,
         options: ReadOptions,
         *,
         validate_hash: str | None = None,
@@ -108,7 +108,7 @@ class LocalFolder:
             self._validated.add(info.name)
         return reader
 
-    def has(self, info: ShardInfo) -> bool:
+    def has(self, info: IndexedShard) -> bool:
         """Return whether all files of a shard lie here, as they are read or as they are stored."""
         return self.is_raw(info) or all(
             (path := resolve_inside(self.path, part.stored.basename)).is_file()
@@ -116,7 +116,7 @@ class LocalFolder:
             for part in info.parts
         )
 
-    def is_raw(self, info: ShardInfo) -> bool:
+    def is_raw(self, info: IndexedShard) -> bool:
         """Return whether all files of a shard lie here ready to be read, none older than its compressed form."""
         for part in info.parts:
             path = resolve_inside(self.path, part.raw.basename)
@@ -130,7 +130,7 @@ class LocalFolder:
                 return False
         return True
 
-    def _check_time(self, info: ShardInfo) -> None:
+    def _check_time(self, info: IndexedShard) -> None:
         index = _stamp_of(self.path)
         if index == self._stamp:
             return

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.cache.cache import Cache
     from penstock.cache.shares import ShareListener
     from penstock.formats.base import ReadOptions, RowRanges, ShardReader
-    from penstock.index.model import Index, ShardInfo
+    from penstock.index.model import Index, IndexedShard
     from penstock.reading.local_folder import InPlace
     from penstock.reading.source import RowReader
     from penstock.types import Int64Array, Place, Span
@@ -51,7 +51,7 @@ class ShardTable(Source):
         super().__init__(np.concatenate(lengths))
         self.first_shards = np.cumsum([0, *map(len, lengths)])
 
-    def find(self, shard: int) -> tuple[int, int, ShardInfo]:
+    def find(self, shard: int) -> tuple[int, int, IndexedShard]:
         """Return the stream of a shard, its number there, and what the index says of it."""
         stream = int(self.first_shards.searchsorted(shard, side="right")) - 1
         number = shard - int(self.first_shards[stream])
@@ -157,7 +157,7 @@ class FetchedRows(NamedTuple):
 
     stream: int
     shard: int
-    info: ShardInfo
+    info: IndexedShard
     ranges: RowRanges
     options: ReadOptions
     rows: Int64Array

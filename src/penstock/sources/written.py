@@ -26,7 +26,7 @@ from penstock.formats.columnar.arrow_types import describe_type, pyarrow
 from penstock.formats.columnar.reader import ColumnsReader
 from penstock.formats.columnar.write import write_columns
 from penstock.formats.parts import load_file
-from penstock.index.model import Column, FileInfo, Part, ShardInfo, ShardLayout
+from penstock.index.model import Column, FileInfo, IndexedShard, Part, ShardLayout
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
 from penstock.publish.samples import write_samples
@@ -123,7 +123,7 @@ class WrittenSource(Source):
         """Map a file."""
         self.keep()
         file = FileInfo(_file_name(shard), self._written.num_bytes[shard])
-        info = ShardInfo(self._layout, self._written.rows[shard], (Part(file),))
+        info = IndexedShard(self._layout, self._written.rows[shard], (Part(file),))
         path = self._folder / file.basename
         if not path.exists():
             raise CacheError(

@@ -9,7 +9,7 @@ from penstock.errors import BadSampleError, ColumnSizeError, CorruptShardError
 from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.body import ChunkPool
 from penstock.formats.encodings.table import get_encoding
-from penstock.index.model import FileInfo, Part, ShardInfo, ShardLayout
+from penstock.index.model import FileInfo, IndexedShard, Part, ShardLayout
 from penstock.testing.reading import is_same, raises
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class EncodingContract:
         for number, value in enumerate(values):
             builder.append(builder.encode({"a": number, "x": value, "z": str(number)}))
         data = b"".join(builder.build()[0])
-        info = ShardInfo(layout, len(values), (Part(FileInfo("shard", len(data))),))
+        info = IndexedShard(layout, len(values), (Part(FileInfo("shard", len(data))),))
         return form.open([data], info, ReadOptions(**self.read_options))
 
     def _layout(self, encoding: str) -> ShardLayout:

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.base import ReadOptions
 from penstock.formats.files import get_file_format
-from penstock.index.model import FileInfo, ObjectSpan, Part, ShardInfo, ShardLayout
+from penstock.index.model import FileInfo, IndexedShard, ObjectSpan, Part, ShardLayout
 from penstock.testing.reading import ReadingContract, raises
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class FileFormatContract(ReadingContract):
     def _scan(self, data: bytes, chunk_bytes: int = 1 << 20) -> ScannedFile:
         return self._format.scan(_File(_NAME, len(data), data, chunk_bytes), self.settings)
 
-    def _info(self, data: bytes, num_samples: int) -> ShardInfo:
+    def _info(self, data: bytes, num_samples: int) -> IndexedShard:
         scanned = self._scan(data)
         [shard] = scanned.shards
         layout = ShardLayout(format=self.format_name, columns=scanned.columns, settings=dict(scanned.settings))
@@ -105,7 +105,7 @@ class FileFormatContract(ReadingContract):
             part = Part(FileInfo("shard.raw", shard.raw_bytes, is_exact=shard.is_exact), stored, span)
         else:
             part = Part(stored, span=span)
-        return ShardInfo(layout, num_samples, (part,), shard.details)
+        return IndexedShard(layout, num_samples, (part,), shard.details)
 
     def _parts(self, samples: Sequence[Sample]) -> list[bytes]:
         data = self.write(samples)

@@ -17,7 +17,7 @@ from penstock.errors import (
 from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.body import ChunkPool
 from penstock.index.catalog import parse_index
-from penstock.index.model import FileInfo, Index, Part, ShardInfo, ShardLayout
+from penstock.index.model import FileInfo, Index, IndexedShard, Part, ShardLayout
 from penstock.index.mosaic_json import dump_index
 from penstock.testing.reading import ReadingContract, raises
 from penstock.testing.reading import is_same as is_same
@@ -201,10 +201,10 @@ class FormatContract(ReadingContract):
         info = self._info([len(part) for part in parts], num_samples)
         return self._format.open(parts, info, ReadOptions(**{**self.read_options, **options}))
 
-    def _info(self, sizes: Sequence[int], num_samples: int) -> ShardInfo:
+    def _info(self, sizes: Sequence[int], num_samples: int) -> IndexedShard:
         names = [f"shard{suffix}" for suffix in self._format.part_suffixes]
         parts = tuple(Part(FileInfo(name, size)) for name, size in zip(names, sizes, strict=True))
-        return ShardInfo(self._layout, num_samples, parts)
+        return IndexedShard(self._layout, num_samples, parts)
 
     @contextmanager
     def _undisturbed_builder(self) -> Iterator[ShardBuilder]:

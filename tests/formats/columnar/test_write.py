@@ -13,7 +13,7 @@ from penstock.formats.columnar import write
 from penstock.formats.columnar.arrow_types import describe_schema
 from penstock.formats.columnar.reader import ColumnsReader
 from penstock.formats.columnar.write import join_small, write_columns
-from penstock.index.model import Column, FileInfo, Part, ShardInfo, ShardLayout
+from penstock.index.model import Column, FileInfo, IndexedShard, Part, ShardLayout
 
 TABLE = pa.table({"x": range(10), "s": [None if number == 3 else str(number) for number in range(10)]})
 
@@ -45,7 +45,7 @@ def test_chunks_are_read_as_one_column(monkeypatch: pytest.MonkeyPatch, chunk_by
     monkeypatch.setattr(write, "CHUNK_BYTES", chunk_bytes)
     data = written(10)
     layout = ShardLayout(format="columns", columns=(Column("x", "arrow"), Column("s", "arrow")))
-    info = ShardInfo(layout, 10, (Part(FileInfo("a", len(data))),))
+    info = IndexedShard(layout, 10, (Part(FileInfo("a", len(data))),))
     reader = ColumnsReader(data, info, ReadOptions())
     rows = [9, 3, 0, 4, 3]
     assert reader.read(rows) == [TABLE.to_pylist()[row] for row in rows]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import IndexedShard
     from penstock.types import Sample
 
 SUFFIXES = {"gz": "gz", "bz2": "bz2", "zstd": "zst"}
@@ -40,13 +40,13 @@ def compress(data: bytes, codec: str) -> bytes:
     return bz2.compress(data) if codec == "bz2" else reading_codec(codec).compress(data)
 
 
-def index_of(folder: Path) -> list[ShardInfo]:
+def index_of(folder: Path) -> list[IndexedShard]:
     store = LocalStore(folder)
     data = Scan(store=store, url=str(folder)).make_index(list(store.list("")), {})
     return list(parse_index(data, "here").shards)
 
 
-def read(folder: Path, infos: Sequence[ShardInfo]) -> list[Sample]:
+def read(folder: Path, infos: Sequence[IndexedShard]) -> list[Sample]:
     """Read each shard from its own bytes of the file, as a fetcher does."""
     samples: list[Sample] = []
     for info in infos:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.blocks.block import Block
     from penstock.formats.columnar.format import LocalObject, Ranges
     from penstock.formats.files import SpanBytes, StoredObject
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import IndexedShard
 
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 CONTINUATION = b"\xff\xff\xff\xff"
@@ -227,11 +227,11 @@ class ArrowFormat(ColumnarFormat):
             {**{name: b64encode(data).decode() for name, data in kept.items()}, "types": types},
         )
 
-    def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:  # noqa: ARG002
+    def spans(self, info: IndexedShard, columns: tuple[str, ...] | None) -> tuple[Span, ...]:  # noqa: ARG002
         """Return where the record batches lie, and their dictionaries: all columns of a batch are fetched together."""
         return join_spans(_read_details(info)[1], None, info.name)
 
-    def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
+    def unpack(self, info: IndexedShard, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Read and validate the batches, and write some rows at a time."""
         with reading_entry(info):
             kept = {name: b64decode(info.layout.settings[name]) for name in _KEPT if name in info.layout.settings}
@@ -244,7 +244,7 @@ class ArrowFormat(ColumnarFormat):
         write_shard(batches(), read_types(info, columns), info, out)
 
 
-def _read_batches(kept: Mapping[str, bytes], info: ShardInfo, stored: SpanBytes) -> Iterator[Any]:
+def _read_batches(kept: Mapping[str, bytes], info: IndexedShard, stored: SpanBytes) -> Iterator[Any]:
     """Have pyarrow read a file of which only these batches are there, or a stream of them."""
     pa = pyarrow()
     options = pa.ipc.IpcReadOptions(use_threads=False)
@@ -298,7 +298,7 @@ def _raw_bytes(message: IPCMessage) -> int:
     return message.body_bytes * (_UNPACKED_TO_PACKED if message.is_compressed else 1)
 
 
-def _read_details(info: ShardInfo) -> tuple[range, list[tuple[int, int]]]:
+def _read_details(info: IndexedShard) -> tuple[range, list[tuple[int, int]]]:
     """Return the numbers of the batches of a shard, and where these and their dictionaries lie."""
     with reading_entry(info):
         pairs = list(struct.iter_unpack("<qq", info.details))

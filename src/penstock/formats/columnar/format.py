@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.blocks.stage import State
     from penstock.formats.base import ReadOptions, ShardReader
     from penstock.formats.files import FileBytes
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import IndexedShard
     from penstock.order.state_fields import Fields
 
     # Opens a file at a row, and gives blocks, and how many stored rows they were made of.
@@ -150,7 +150,7 @@ class ColumnarFormat(FileFormat):
 
     raw_version = "columns1"
 
-    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
+    def open(self, parts: Sequence[FileBytes], info: IndexedShard, options: ReadOptions) -> ShardReader:
         """Open the file of columns."""
         self.check(info.layout, options)
         [data] = parts
@@ -159,7 +159,7 @@ class ColumnarFormat(FileFormat):
 
 
 def write_shard(
-    batches: Iterator[Any], types: Sequence[tuple[str, ColumnType]], info: ShardInfo, out: BinaryIO
+    batches: Iterator[Any], types: Sequence[tuple[str, ColumnType]], info: IndexedShard, out: BinaryIO
 ) -> None:
     """Write what pyarrow makes of a shard; that it cannot is an error that names the file."""
     write_columns(
@@ -181,7 +181,7 @@ def translated(batches: Iterator[Any], name: str, part: str = "") -> Iterator[An
         yield from batches
 
 
-def read_types(info: ShardInfo, columns: tuple[str, ...] | None) -> list[tuple[str, ColumnType]]:
+def read_types(info: IndexedShard, columns: tuple[str, ...] | None) -> list[tuple[str, ColumnType]]:
     """Return the types of the columns that are asked for, in their order in the file."""
     with reading_entry(info):
         types = [(name, parse_type(kind, info.name)) for name, kind in info.layout.settings["types"]]
@@ -190,7 +190,7 @@ def read_types(info: ShardInfo, columns: tuple[str, ...] | None) -> list[tuple[s
     return [(name, kind) for name, kind in types if columns is None or name in columns]
 
 
-def reading_entry(info: ShardInfo) -> AbstractContextManager[None]:
+def reading_entry(info: IndexedShard) -> AbstractContextManager[None]:
     """Understand what an index says of a shard: it may come from others, as the file does."""
     return naming(info.name, " has an entry in the index that cannot be read", shard=info.name)
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from penstock.formats.columnar.format import LocalObject
     from penstock.formats.columnar.types import ColumnType
     from penstock.formats.files import SpanBytes, StoredObject
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import IndexedShard
 
 _TAIL_BYTES = 16 << 10  # what is asked for first: most footers are shorter
 _LONGEST_FOOTER = 1 << 30
@@ -85,7 +85,7 @@ class ParquetFormat(ColumnarFormat):
             {"head": head.to_json(), "types": [[name, kind.to_json()] for name, kind in columns]},
         )
 
-    def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:
+    def spans(self, info: IndexedShard, columns: tuple[str, ...] | None) -> tuple[Span, ...]:
         """Return where the wanted columns of all row groups lie, near ones together."""
         head, groups = _read_entry(info)
         chunks = [chunk for group in groups for chunk in group.chunks if _is_wanted(chunk, columns)]
@@ -94,7 +94,7 @@ class ParquetFormat(ColumnarFormat):
         bounds = [(chunk.begin, chunk.begin + chunk.num_bytes + head.hidden_bytes) for chunk in chunks]
         return join_spans(bounds, end, info.name)
 
-    def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
+    def unpack(self, info: IndexedShard, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Decode some rows at a time and write their buffers."""
         head, groups = _read_entry(info)
         types = read_types(info, columns)
@@ -166,7 +166,7 @@ def _to_shard(groups: list[RowGroup]) -> ScannedShard:
     )
 
 
-def _read_entry(info: ShardInfo) -> tuple[FileHead, list[RowGroup]]:
+def _read_entry(info: IndexedShard) -> tuple[FileHead, list[RowGroup]]:
     """Return what the index says of a shard."""
     with reading_entry(info):
         head = info.layout.settings["head"]

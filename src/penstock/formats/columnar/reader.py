@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.formats.columnar.nodes import BoolArray, Node
     from penstock.formats.encodings.base import Encoding, ImageDecoder
     from penstock.formats.gather import ShardMemory, StoredValues, Values
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import IndexedShard
     from penstock.types import Int64Array
 
 # Samples are views of memory that they share: keeping one keeps that.
@@ -64,7 +64,7 @@ class OpenColumns(NamedTuple):
 class ColumnsReader(FoundRowsReader):
     """One open file of columns."""
 
-    def __init__(self, data: ShardBytes, info: ShardInfo, options: ReadOptions) -> None:
+    def __init__(self, data: ShardBytes, info: IndexedShard, options: ReadOptions) -> None:
         file = BufferFile(data, info.name)
         types, chunk_rows = _read_description(file)
         if sum(chunk_rows) != info.num_samples:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.formats.files import FileBytes, FilesReading
     from penstock.formats.lines.cut import RowBlock, RowFinder, RowParser
     from penstock.index.files_json import IndexedFile
-    from penstock.index.shards import Column, ShardInfo
+    from penstock.index.shards import Column, IndexedShard
     from penstock.order.state_fields import Fields
     from penstock.types import Sample
 
@@ -72,7 +72,7 @@ class LineFormat(FileFormat, Protocol):
     def parser_in_order(self, name: str, header: bytes | None, reading: FilesReading) -> RowParser[Any]:
         """Return the same for a file with this header row that is read in order."""
 
-    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
+    def open(self, parts: Sequence[FileBytes], info: IndexedShard, options: ReadOptions) -> LineReader:
         """Open a span of rows."""
         self.check(info.layout, options)
         parser = self.parser(info.layout.columns, options.columns)

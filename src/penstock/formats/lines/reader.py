@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import Rows
     from penstock.formats.files import FileBytes
     from penstock.formats.lines.cut import RowFinder, RowParser
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import IndexedShard
     from penstock.types import Columns, Int64Array, Sample
 
 
@@ -69,7 +69,7 @@ class OpenRows:
 class OpenSpan(OpenRows):
     """The rows of a span of a file, which are found when it is opened."""
 
-    def __init__(self, data: FileBytes, info: ShardInfo, finder: RowFinder) -> None:
+    def __init__(self, data: FileBytes, info: IndexedShard, finder: RowFinder) -> None:
         span = info.parts[0].span
         self._file = info.name if span is None else span.basename
         details = load_details(info.details, info.name)

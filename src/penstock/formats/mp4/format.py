@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions, ShardReader
     from penstock.formats.files import FileBytes, SpanBytes, StoredObject
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.index.model import IndexedShard, ShardLayout
     from penstock.types import Int64Array
 
 _HEAD = struct.Struct("<BqqIQI")
@@ -218,7 +218,7 @@ class Mp4Format(FileFormat):
         }
         return ScannedFile((), tuple(shards), about)
 
-    def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:
+    def spans(self, info: IndexedShard, columns: tuple[str, ...] | None) -> tuple[Span, ...]:
         """Fetch the packets of a clip, and the sizes of these; of a file that cannot be cut, all."""
         if not info.details:
             return super().spans(info, columns)
@@ -226,7 +226,7 @@ class Mp4Format(FileFormat):
         packets = super().spans(info, columns)[0]
         return tuple(sorted([Span(clip.sizes_at, clip.sizes_end), packets], key=lambda span: span.begin))
 
-    def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
+    def unpack(self, info: IndexedShard, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Write a clip as a file of its own."""
         packets = FileFormat.spans(self, info, columns)[0]
         pieces = [
@@ -250,7 +250,7 @@ class Mp4Format(FileFormat):
         """Refuse to give samples: frames belong to episodes, and these to a robot dataset."""
         raise ConfigError("videos are not samples by themselves: read the dataset with StreamingLeRobotDataset")
 
-    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:  # noqa: ARG002
+    def open(self, parts: Sequence[FileBytes], info: IndexedShard, options: ReadOptions) -> ShardReader:  # noqa: ARG002
         """Refuse to give samples."""
         self.check(info.layout, options)
         raise AssertionError

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions
     from penstock.formats.files import FileBytes, StoredObject
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.index.model import IndexedShard, ShardLayout
 
 SPAN_BYTES = 64 << 20
 _SMALLEST_SPAN_BYTES = SPAN_BYTES // 4
@@ -63,7 +63,7 @@ class WebDatasetFormat(FileFormat):
             member_encoding(column.name, column.encoding, options.image_decoder)
         super().check(layout, options)
 
-    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> TarReader:
+    def open(self, parts: Sequence[FileBytes], info: IndexedShard, options: ReadOptions) -> TarReader:
         """Open a tar, or a span of one."""
         self.check(info.layout, options)
         span = info.parts[0].span

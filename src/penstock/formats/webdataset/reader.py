@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ReadOptions, Rows
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.files import FileBytes
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import IndexedShard
     from penstock.types import Columns, Int64Array, Sample
 
     T = TypeVar("T")
@@ -49,7 +49,7 @@ class MappedTar:
 class TarTable:
     """Where the members of all samples are, by extension; -1: a sample has none."""
 
-    def __init__(self, tar: MappedTar, info: ShardInfo, where: str) -> None:
+    def __init__(self, tar: MappedTar, info: IndexedShard, where: str) -> None:
         samples = list(group_members(walk(tar, where), where))
         if len(samples) != info.num_samples:
             raise CorruptShardError(
@@ -99,7 +99,9 @@ class TarMembers(NamedTuple):
 class TarReader:
     """One open tar, whose samples may lack some columns."""
 
-    def __init__(self, data: FileBytes, tar: MappedTar, table: TarTable, info: ShardInfo, options: ReadOptions) -> None:
+    def __init__(
+        self, data: FileBytes, tar: MappedTar, table: TarTable, info: IndexedShard, options: ReadOptions
+    ) -> None:
         self._data, self._table = data, table
         self.name = info.name
         self._num_samples = info.num_samples
