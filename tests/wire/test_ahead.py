@@ -84,10 +84,22 @@ def test_no_reader_gets_what_is_old_or_failed(
     ahead = read_ahead(f"{nginx.url}/old", tmp_path)
     monkeypatch.setattr("penstock.wire.ahead._FRESH_S", 0.0)
     time.sleep(0.5)  # then it is there, and was asked for before
+    ahead.note_listening()
     assert ahead.take(StoreSettings(f"{nginx.url}/old"), "index.json") is None
     monkeypatch.undo()
     nowhere = json.dumps(["index.json", [["nowhere://x", {}, 2, 60.0]]]).encode()
     assert IndexesAhead(nowhere).take(StoreSettings("nowhere://x"), "index.json") is None
+
+
+def test_the_start_of_the_fetcher_makes_nothing_old(
+    nginx: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nginx.files / "slow-start").mkdir()
+    (nginx.files / "slow-start" / "index.json").write_text("some text")
+    ahead = read_ahead(f"{nginx.url}/slow-start", tmp_path)
+    monkeypatch.setattr("penstock.wire.ahead._FRESH_S", 0.0)
+    time.sleep(0.5)
+    assert ahead.take(StoreSettings(f"{nginx.url}/slow-start"), "index.json") is not None
 
 
 def test_what_is_missing_is_asked_for_once(nginx: WebServer, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def main(ahead: IndexesAhead | None = None) -> None:
         return True
 
     scheduler = open_scheduler(ahead)
-    asyncio.run(Server(scheduler, listener).run(lambda: _say_ready(ready), may_leave))
+    asyncio.run(Server(scheduler, listener).run(lambda: _say_ready(ready, ahead), may_leave))
     make_way = threading.Timer(_ALONE_S, leaving.close)
     make_way.daemon, make_way.name = True, "penstock-leaving"
     make_way.start()
@@ -112,7 +112,9 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
-def _say_ready(ready: int) -> None:
+def _say_ready(ready: int, ahead: IndexesAhead | None) -> None:
+    if ahead is not None:
+        ahead.note_listening()
     os.write(ready, READY)
     os.close(ready)
     failpoint("start.ready")

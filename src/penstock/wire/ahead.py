@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import select
 import threading
@@ -36,7 +37,9 @@ FIRST_BYTES = 1 << 20  # of an index; most are no larger
 _MOST_INDEXES = 8  # each is read by a thread of its own
 NOTHING = b'["", []]'  # what is given to a fetcher that is to read none
 _NEAR = (None, "file", "memory")
-_FRESH_S = 1.0  # those who ask later than this want to know what the store has then
+# Who asks so long after the fetcher listens wants to know what the store has then. Its start does not count, however
+# long the imports take: who started it has been waiting all the time.
+_FRESH_S = 1.0
 
 _log = logging.getLogger("penstock.cache")
 
@@ -81,14 +84,13 @@ class IndexRead:
         self._store = store
         self._found: First | None = None
         self._refusal: ObjectNotFoundError | AccessDeniedError | None = None
-        self._begun_at = time.monotonic()
         store.connect()  # not in the thread, which would have to wait for the imports of this one again and again
         self._thread = threading.Thread(target=self._read, name="penstock-first", daemon=True)
         self._thread.start()
 
-    def wait(self) -> First | None:
+    def wait(self, fresh_until: float) -> First | None:
         """Return what has come, or raise what the store has said; None: too long ago, or better asked for again."""
-        is_fresh = self._thread.is_alive() or time.monotonic() < self._begun_at + _FRESH_S
+        is_fresh = self._thread.is_alive() or time.monotonic() < fresh_until
         self._thread.join()
         if is_fresh and self._refusal is not None:
             raise self._refusal
@@ -119,6 +121,7 @@ class IndexesAhead:
         """Ask for what a client has named, where this process has one connection to a store for all who use it."""
         self._lock = threading.Lock()
         self._reads: list[IndexRead] = []
+        self._fresh_until = math.inf
         key, asked = json.loads(packed)
         for url, options, *how in asked:
             with _errors_met_again():
@@ -128,6 +131,10 @@ class IndexesAhead:
                 if isinstance(store, ObjectStore):
                     self._reads.append(IndexRead(store, key))
 
+    def note_listening(self) -> None:
+        """Note that clients can ask from now on."""
+        self._fresh_until = time.monotonic() + _FRESH_S
+
     def take(self, settings: StoreSettings, key: str) -> First | None:
         """Return the first bytes of an object, after waiting if they are being read; None: it was not asked for."""
         with self._lock:
@@ -135,4 +142,4 @@ class IndexesAhead:
             if found is None:
                 return None
             self._reads.remove(found)
-        return found.wait()
+        return found.wait(self._fresh_until)
