@@ -95,7 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "robots": {"episodes"},
     "transforms": {"sources"},
     # Contracts are run by plug-ins' tests, never by the library itself.
-    "testing": BELOW_PIPELINE,
+    "testing": BELOW_PIPELINE | {"recipes"},
 }
 # Optional or heavy libraries, and the only files that may name them at module level.
 HEAVY = {

@@ -316,3 +316,13 @@ def test_tables_of_polars(tmp_path: Path) -> None:
 
     convert(pl.DataFrame({"id": range(6)}), tmp_path / "out", progress=False, workers=1)
     assert ids_of(tmp_path / "out") == list(range(6))
+
+
+def test_a_sample_that_cannot_be_written_is_named_by_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        "".join(json.dumps({"id": number, **({} if number == 70 else {"n": 1})}) + "\n" for number in range(90))
+    )
+    with pytest.raises(TransformError, match=r"row 70 of .*rows\.jsonl cannot be converted: column 'n' is missing"):
+        converted(path, tmp_path / "out", columns={"id": "int", "n": "int"})
+    assert not (tmp_path / "out/index.json").exists()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from penstock.cli.datasets import describe
 from penstock.errors import ConfigError, printable
 from penstock.outside_text import Bounded
-from penstock.units import format_bytes, format_count
-
-if TYPE_CHECKING:
-    import argparse
+from penstock.recipes.table import recipes
+from penstock.units import format_count
 
 _SHARE = Bounded(r"([^=/\\]+)=([0-9.]+)", 256)
 _TASK = Bounded(r"(\d{1,9})/(\d{1,9})", 32)
@@ -21,8 +21,14 @@ _TASK = Bounded(r"(\d{1,9})/(\d{1,9})", 32)
 def add_convert(commands: Any) -> None:
     """Add the command to a parser."""
     parser = commands.add_parser("convert", help="turn files or a dataset into shards, on one machine or an engine")
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, folder, glob or URL")
-    parser.add_argument("out", help="the folder or URL of the new dataset")
+    parser.add_argument("paths", nargs="*", metavar="INPUT… OUT", help="files, folders, globs or URLs; and where to")
+    parser.add_argument(
+        "--recipe",
+        nargs=argparse.REMAINDER,
+        metavar=("NAME", "…"),
+        help="convert the raw files of a dataset that people know, by flags of its own, which --recipe NAME --help"
+        f" shows: {', '.join(recipes.names(of_packages=False))}",
+    )
     parser.add_argument("--format", default="mds", help="mds (the default), parquet, arrow or jsonl")
     parser.add_argument("--input-format", help="how files are read, if their names do not tell: parquet, json, csv …")
     parser.add_argument("--columns", help="encodings of columns, such as id=int,text=str; by default those that fit")
@@ -41,17 +47,21 @@ def add_convert(commands: Any) -> None:
     parser.add_argument("--task", help="run only task K of N, K+N and so on: 3/64; a run without it joins all")
     parser.add_argument("--dry-run", action="store_true", help="show tasks, columns and a sample, and write nothing")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=partial(run, parser))
 
 
-def run(options: argparse.Namespace) -> int:
-    """Convert, and say what was made."""
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Convert, and print what was made."""
+    if options.recipe is not None:
+        return run_recipe(parser, options)
+    if len(options.paths) < 2:
+        parser.error("name the inputs, and after them where the dataset is to be made")
     from penstock.conversion.converting import convert
 
     task = None if options.task is None else parse_task(options.task)
     report = convert(
-        options.inputs,
-        options.out,
+        options.paths[:-1],
+        options.paths[-1],
         format=options.format,
         columns=None if options.columns is None else parse_columns(options.columns),
         transform=None if options.transform is None else load_name(options.transform),
@@ -79,15 +89,25 @@ def run(options: argparse.Namespace) -> int:
         print(printable(f"{format_count(report.num_tasks, 'task')}{columns}; the first samples:"))
         print(*map(printable, samples), sep="\n")
         return 0
-    splits = "".join(f"; {name}: {rows:,}" for name, rows in report.splits.items() if name)
-    print(
-        printable(
-            f"{format_count(report.num_rows, 'sample')} in {report.out}, {format_bytes(report.num_bytes)}, by"
-            f" {format_count(report.num_tasks, 'task')} ({report.num_found} done before){splits}"
+    print(printable(str(report)))
+    return 0
+
+
+def run_recipe(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Convert the raw files of a dataset that people know; the flags of its recipe follow its name."""
+    if (
+        not options.recipe
+        or any(
+            parser.get_default(name) != value
+            for name, value in vars(options).items()
+            if name not in ("recipe", "run", "paths")
         )
-    )
-    if report.num_rejected:
-        print(printable(f"{format_count(report.num_rejected, 'row')} left out, listed in {', '.join(report.rejected)}"))
+        or options.paths
+    ):
+        parser.error("write --recipe NAME first, and then the flags of that recipe: see --recipe NAME --help")
+    name, *flags = options.recipe
+    recipe = recipes.get(name)
+    recipe.main(recipe.parse_args(flags))
     return 0
 
 

@@ -35,7 +35,7 @@ from penstock.sources.files.found import fingerprint_of
 from penstock.sources.files.hub import HuggingFaceShardedSource
 from penstock.status_line import StatusLine, progress_line
 from penstock.storage.url_names import join_url
-from penstock.units import check_whole, format_count, parse_bytes
+from penstock.units import check_whole, format_bytes, format_count, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -85,6 +85,18 @@ class ConvertReport:
     is_whole: bool
     elapsed_s: float
     samples: tuple[Sample, ...] = ()
+
+    def __str__(self) -> str:
+        splits = "".join(f"; {name}: {rows:,}" for name, rows in self.splits.items() if name)
+        rejected = (
+            f"\n{format_count(self.num_rejected, 'row')} left out, listed in {', '.join(self.rejected)}"
+            if self.num_rejected
+            else ""
+        )
+        return (
+            f"{format_count(self.num_rows, 'sample')} in {self.out}, {format_bytes(self.num_bytes)}, by"
+            f" {format_count(self.num_tasks, 'task')} ({self.num_found} done before){splits}{rejected}"
+        )
 
 
 # --- The plan ---
@@ -218,7 +230,7 @@ def plan_conversion(
     known = {} if overwrite else (root.read(PLAN_NAME) or {}).get("options", {})
     source.shard_lengths()  # what tells them is read of many files at a time
     infos = [source.get_shard_info(name) for name in source.shard_names]
-    first, made_of = _first_samples(source, chain)
+    first, made_of = _first_samples(source, chain, skips=on_error == "skip")
     num_bytes = known.get("task_size") if task_size is None else max(1, parse_bytes(task_size))
     if num_bytes is None:
         num_bytes = _task_size(infos, settings.max_bytes, first, made_of)
@@ -255,13 +267,18 @@ def _with_columns(
     return settings, {}
 
 
-def _first_samples(source: ShardedSource, transforms: Sequence[AnyTransform]) -> tuple[list[Sample], tuple[int, int]]:
+def _first_samples(
+    source: ShardedSource, transforms: Sequence[AnyTransform], *, skips: bool
+) -> tuple[list[Sample], tuple[int, int]]:
     """Return some samples, with the number of their shard and of its rows that they were made of."""
+    rejected: list[Mapping[str, Any]] = []
     for number, name in enumerate(source.shard_names):
-        with closing(TaskRows(source, [Piece(name)], transforms, on_rejected=lambda _: None)) as rows:
+        noted = rejected.extend if skips else None
+        with closing(TaskRows(source, [Piece(name)], transforms, on_rejected=noted)) as rows:
             if first := rows.take(PROBE_ROWS):
                 return first, (number, rows.state_dict()["row"] or PROBE_ROWS)
-    raise EmptyDatasetError("there is no sample to convert")
+    bad = f": {rejected[0]['where']} was left out because of {rejected[0]['error']}" if rejected else ""
+    raise EmptyDatasetError(f"there is no sample to convert{bad}")
 
 
 def _task_size(

@@ -290,6 +290,8 @@ class TaskRows:
         if self._on_rejected is None:
             if sample is None:
                 raise error
+            if isinstance(error, DataError):
+                raise TransformError(f"{where} cannot be converted: {error}") from error
             raise TransformError(f"the transform failed on {where}: {type(error).__name__}: {error}") from error
         if len(self._rejected) == _MOST_REJECTED:
             raise TransformError(

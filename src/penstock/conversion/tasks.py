@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.conversion.rows import Piece, TaskRows, rejected_lines
-from penstock.errors import ResumeError
+from penstock.conversion.rows import FitsColumns, Piece, TaskRows, rejected_lines
+from penstock.errors import BadSampleError, ResumeError
 from penstock.index.catalog import parse_index
 from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import INDEX_NAME
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.conversion.rows import SplitRule
+    from penstock.publish.dataset_writer import SaveSettings
+    from penstock.publish.materialise import Tasks
     from penstock.sources.base import ShardedSource
     from penstock.sources.cutting import Cut
     from penstock.sources.transforms import AnyTransform
 
 VERSION = 1
+_ROWS_AT_ONCE = 256
 REJECTED_FOLDER = "_rejected"
 
 
@@ -49,6 +53,14 @@ class ConvertTasks:
     def fingerprint(self) -> str:
         """All that samples depend on is in the names of tasks."""
         return "convert"
+
+    def find_bad_row(self, number: int, settings: SaveSettings) -> None:
+        """Read the rows of a task again, and raise at the first that cannot be written."""
+        fits = FitsColumns(settings.columns, settings.schema, drops_extra=settings.drops_extra)
+        fits.batch_size = 1  # so that it is this row
+        with closing(replace(self, transforms=(*self.transforms, fits)).open_task(number)) as rows:
+            while rows.take(_ROWS_AT_ONCE):
+                pass
 
     def open_task(self, number: int) -> TaskRows:
         """Open the samples of a task."""
@@ -86,6 +98,15 @@ class ConvertTarget(PartsTarget):
         if manifest is None or manifest.get("key", {}).get("fingerprint") != self._key_of(number):
             return None
         return PartDone(number, manifest["num_rows"], sum(file["bytes"] for file in manifest["files"]))
+
+    def make(self, tasks: Tasks, number: int, *, waits: bool) -> PartDone | None:
+        """Make what a task makes. If a sample cannot be written, the error names the row that it comes from."""
+        try:
+            return super(ConvertTarget, self).make(tasks, number, waits=waits)
+        except BadSampleError:
+            if isinstance(tasks, ConvertTasks):
+                tasks.find_bad_row(number, self.settings)
+            raise
 
     def finish(self, num_tasks: int) -> None:
         """Join what all tasks have made, in their order; parts of earlier conversions that are left over go."""

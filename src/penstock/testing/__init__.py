@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from penstock.testing.file_formats import FileFormatContract as FileFormatContract
     from penstock.testing.formats import FormatContract as FormatContract
     from penstock.testing.orders import OrderContract as OrderContract
+    from penstock.testing.recipes import RecipeContract as RecipeContract
+    from penstock.testing.recipes import write_lines as write_lines
     from penstock.testing.sources import SourceContract as SourceContract
     from penstock.testing.stores import LargeObjectContract as LargeObjectContract
     from penstock.testing.stores import StoreContract as StoreContract

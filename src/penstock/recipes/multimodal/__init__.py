@@ -1,0 +1,1 @@
+"""Datasets of videos and of images with text: readers and converters. See `docs/recipes.md`."""

@@ -1,0 +1,1 @@
+"""Datasets of images that people know: readers and converters. See `docs/recipes.md`."""
