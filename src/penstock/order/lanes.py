@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -28,6 +28,17 @@ def lane_start(num_positions: int, num_lanes: int, lane: int) -> int:
     """Add up the lengths of the lanes before this one."""
     share, rest = divmod(num_positions, num_lanes)
     return lane * share + min(lane, rest)
+
+
+def split_passes(numbers: range, size: int) -> Iterator[tuple[int, range]]:
+    """Yield the passes over so many samples that evenly spaced numbers lie in, each with the samples that they are."""
+    while numbers:
+        pass_id = numbers.start // size
+        begin = pass_id * size
+        num_here = len(range(numbers.start, min(numbers.stop, begin + size), numbers.step))
+        here = numbers[:num_here]
+        yield pass_id, range(here.start - begin, here.stop - begin, here.step)
+        numbers = numbers[num_here:]
 
 
 def read_lanes(positions: range, num_lanes: int, chunk_at: Callable[[int, int], Chunk]) -> Int64Array:

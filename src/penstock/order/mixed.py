@@ -17,16 +17,16 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.order.base import LooksAhead
 from penstock.order.keys import hash_key
-from penstock.order.lanes import Chunk, lane_length, read_lanes
+from penstock.order.lanes import Chunk, lane_length, read_lanes, split_passes
 from penstock.order.lru import LRU
 from penstock.order.mix import ROWS_AT_ONCE, Mixed, Mixer
+from penstock.order.sequential import Sequential
 from penstock.order.streams import ScatteredIds, StreamOrder, StreamProgress, advance_all, take_from_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from penstock.order.base import Order
-    from penstock.order.mix import MixedStream, Segment, Version
+    from penstock.order.mix import Segment, Version
     from penstock.types import Int64Array
 
 # Rows of a lane that are mixed together when batches do not ask for something else.
@@ -108,8 +108,8 @@ class EpochMix:
         return phases, rows_taken
 
 
-class _OrderOfMixes:
-    """What both kinds of orders over all streams are made of."""
+class MixedOrder:
+    """Positions of an epoch → ids, over all streams."""
 
     def __init__(
         self,
@@ -121,37 +121,31 @@ class _OrderOfMixes:
         versions_of: Callable[[int], Sequence[Version]],
         mix_of: Callable[[int], int],
         is_shuffled: bool = True,
+        word: str = "mix",
     ) -> None:
         self._streams = {stream.name: stream for stream in streams}
-        self._num_lanes, self._block_rows, self._seed = num_lanes, block_rows, seed
+        self._num_lanes, self._block_rows, self._seed, self._word = num_lanes, block_rows, seed, word
         self._versions_of, self._mix_of, self._is_shuffled = versions_of, mix_of, is_shuffled
         self._epochs: LRU[EpochMix] = LRU(2)
+        self._chunks: LRU[Chunk] = LRU(2 * num_lanes + 2)
+        self._scattered = ScatteredIds(2 * ROWS_AT_ONCE * num_lanes + 4 * _MIN_SCATTERED * len(streams))
 
     def mix(self, epoch: int) -> EpochMix:
-        """Return the mix of an epoch, counted in what is mixed."""
+        """Return the mix of an epoch."""
         return self._epochs(epoch, lambda: self._make_epoch(epoch, self._versions_of(epoch)))
 
     def taken(self, epoch: int, versions: Sequence[Version], position: int) -> dict[str, int]:
         """Count what each stream gives before a position, if an epoch is planned like this."""
         return self._make_epoch(epoch, versions).taken(position)
 
-    def _make_epoch(self, epoch: int, versions: Sequence[Version], word: str = "mix") -> EpochMix:
+    def _make_epoch(self, epoch: int, versions: Sequence[Version]) -> EpochMix:
         return EpochMix(
             versions,
             num_lanes=self._num_lanes,
             block_rows=self._block_rows,
-            key=hash_key(word, self._seed, self._mix_of(epoch)),
+            key=hash_key(self._word, self._seed, self._mix_of(epoch)),
             is_shuffled=self._is_shuffled,
         )
-
-
-class MixedOrder(_OrderOfMixes):
-    """Positions of an epoch → ids, over all streams."""
-
-    def __init__(self, streams: Sequence[StreamOrder], *, num_lanes: int, **others: Any) -> None:
-        super().__init__(streams, num_lanes=num_lanes, **others)
-        self._chunks: LRU[Chunk] = LRU(2 * num_lanes + 2)
-        self._scattered = ScatteredIds(2 * ROWS_AT_ONCE * num_lanes + 4 * _MIN_SCATTERED * len(streams))
 
     @property
     def looks_ahead(self) -> bool:
@@ -242,26 +236,19 @@ class MixedOrder(_OrderOfMixes):
         return self._scattered.ids(epoch, stream, exchanged, block_size)
 
 
-def _shards_of(order: Order, epoch: int, numbers: range) -> tuple[Int64Array, Int64Array]:
+def _shards_of(order: Any, epoch: int, numbers: range) -> tuple[Int64Array, Int64Array]:
     """Ask a stream's order for the shards of some of its samples, numbered pass after pass."""
     shards, firsts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    size = order.num_samples
-    while numbers:
-        pass_id = numbers.start // size
-        begin = pass_id * size
-        num_here = len(range(numbers.start, min(numbers.stop, begin + size), numbers.step))
-        here = numbers[:num_here]
-        if not isinstance(order, LooksAhead):
-            raise ConfigError("this order cannot tell which shards it needs")
-        found, needed = order.shards(epoch, pass_id, range(here.start - begin, here.stop - begin, here.step))
+    for pass_id, here in split_passes(numbers, order.num_samples):
+        found, needed = order.shards(epoch, pass_id, here)
         shards.append(found)
-        firsts.append(needed + begin)
-        numbers = numbers[num_here:]
+        firsts.append(needed + pass_id * order.num_samples)
     return np.concatenate(shards), np.concatenate(firsts)
 
 
 # Rows of units that are mixed together: enough to hold every stream's share, few enough to hold it soon.
 _UNIT_ROWS = 64
+_MOST_UNITS = 1 << 44  # of a stream, over all its passes of an epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,16 +286,24 @@ class Units:
         return num_samples * per_pass // stream_size if stream_size else 0
 
 
-class UnitOrder(_OrderOfMixes):
-    """Positions of an epoch → ids, with whole units of one stream each."""
+class UnitOrder:
+    """Positions of an epoch → ids, with whole units of one stream each.
+
+    Units are mixed as samples are, by their numbers within their streams; then the samples of each are found.
+    """
 
     def __init__(self, streams: Sequence[StreamOrder], *, units: Units, **others: Any) -> None:
-        super().__init__(streams, num_lanes=units.num_lanes, block_rows=_UNIT_ROWS, **others)
-        self._units = units
+        self._streams, self._units = streams, units
+        numbered = [
+            StreamOrder(name=stream.name, order=Sequential(np.array([_MOST_UNITS])), first_id=number * _MOST_UNITS)
+            for number, stream in enumerate(streams)
+        ]
+        self._mixed = MixedOrder(numbered, num_lanes=units.num_lanes, block_rows=_UNIT_ROWS, word="units", **others)
+        self.taken = self._mixed.taken  # counted in units
 
     def size(self, epoch: int) -> int:
         """Count the positions of an epoch: whole global batches only."""
-        return self.mix(epoch).size // self._units.per_batch * self._units.batch_size
+        return self._mixed.size(epoch) // self._units.per_batch * self._units.batch_size
 
     def ids(self, epoch: int, positions: range) -> Int64Array:
         """Return the ids at evenly spaced positions of an epoch."""
@@ -327,36 +322,18 @@ class UnitOrder(_OrderOfMixes):
         at_places: Int64Array = listed.ravel()[which * len(members) + places // members.step]
         return at_places
 
-    def _make_epoch(self, epoch: int, versions: Sequence[Version], word: str = "units") -> EpochMix:
-        return super()._make_epoch(epoch, versions, word)
-
     def _read(self, epoch: int, units: Int64Array, members: range) -> Int64Array:
         """List the ids of some members of units of the epoch, in rising order: [unit][member]."""
-        mix, num_lanes = self.mix(epoch), self._units.num_lanes
-        listed = np.empty((len(units), len(members)), dtype=np.int64)
-        bounds = np.searchsorted(units, [*(phase.segment.start for phase in mix.phases), units[-1] + 1])
-        for phase, (begin, end) in zip(mix.phases, pairwise(bounds.tolist()), strict=True):
-            rows, lanes = np.divmod(units[begin:end] - phase.segment.start, num_lanes)
-            for local_lane in np.flatnonzero(np.bincount(lanes)).tolist():
-                mine = np.flatnonzero(lanes == local_lane)
-                lane = (phase.segment.start + local_lane) % num_lanes
-                for part, places in _find_rows(phase, local_lane, rows[mine]):
-                    listed[begin + mine[places]] = self._read_stream(epoch, mix, phase, lane, part, members)
+        step = int(np.gcd.reduce(np.diff(units))) if len(units) > 1 else 1
+        mixed = self._mixed.ids(epoch, range(int(units[0]), int(units[-1]) + 1, step))[(units - units[0]) // step]
+        listed = np.full((len(units), len(members)), -1, dtype=np.int64)  # of streams that have left the mix
+        for number, stream in enumerate(self._streams):
+            mine = np.flatnonzero(mixed // _MOST_UNITS == number)
+            if len(mine):
+                numbers = mixed[mine] - number * _MOST_UNITS
+                by_lane = np.lexsort([numbers, numbers % self._units.num_lanes])
+                listed[mine[by_lane]] = self._read_units(epoch, stream, numbers[by_lane], members)
         return listed
-
-    def _read_stream(
-        self, epoch: int, mix: EpochMix, phase: Phase, lane: int, part: MixedStream, members: range
-    ) -> Int64Array:
-        """List the same for the units that a lane takes of one stream."""
-        name, indexes = phase.segment.names[part.stream], np.asarray(part.indexes)
-        stream, rows_taken = self._streams.get(name), phase.rows_taken[name]
-        if stream is None:  # it has left the mix, and only positions of the past ask for it
-            return np.full((len(indexes), len(members)), -1, dtype=np.int64)
-        if phase.mixer.is_small[part.stream]:
-            taken = take_from_all(rows_taken, indexes)
-        else:
-            taken = (rows_taken[lane] + indexes) * self._units.num_lanes + lane
-        return self._read_units(epoch, stream, mix.exchanges[name].apply(taken), members)
 
     def _read_units(self, epoch: int, stream: StreamOrder, numbers: Int64Array, members: range) -> Int64Array:
         """List the same for units of a stream: each is a range of places in one lane, and goes on where one ends."""
@@ -373,20 +350,3 @@ class UnitOrder(_OrderOfMixes):
             listed[begin:end] = stream.order.ids(epoch, int(passes[begin]), spaced).reshape(end - begin, -1)
         listed += stream.first_id
         return listed
-
-
-def _find_rows(phase: Phase, lane: int, rows: Int64Array) -> Iterator[tuple[MixedStream, Int64Array]]:
-    """Return which streams rows of a lane belong to: for each, what it has there, and its places among the rows."""
-    done = 0
-    while done < len(rows):
-        mixed = phase.mixer.rows(lane, int(rows[done]))
-        end = int(np.searchsorted(rows, mixed.first_row + mixed.num_rows))
-        place_of = np.full(mixed.num_rows, -1, dtype=np.int64)
-        place_of[rows[done:end] - mixed.first_row] = np.arange(done, end)
-        for part in mixed.parts:
-            places = place_of[part.rows]
-            is_here = places >= 0
-            if is_here.any():
-                here = part._replace(rows=part.rows[is_here], indexes=np.asarray(part.indexes)[is_here])
-                yield here, places[is_here]
-        done = end

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.order.lanes import lane_length
+from penstock.order.lanes import lane_length, split_passes
 from penstock.order.lru import LRU
 
 if TYPE_CHECKING:
@@ -117,14 +117,8 @@ class StreamOrder:
 
     def spaced(self, epoch: int, numbers: range) -> Int64Array:
         """Return the ids of evenly spaced samples."""
-        size, parts = self.order.num_samples, []
-        while numbers:
-            pass_id = numbers.start // size
-            begin = pass_id * size
-            num_here = len(range(numbers.start, min(numbers.stop, begin + size), numbers.step))
-            here = numbers[:num_here]
-            parts.append(self.order.ids(epoch, pass_id, range(here.start - begin, here.stop - begin, here.step)))
-            numbers = numbers[num_here:]
+        passes = split_passes(numbers, self.order.num_samples)
+        parts = [self.order.ids(epoch, pass_id, here) for pass_id, here in passes]
         if len(parts) == 1:
             return parts[0] + self.first_id if self.first_id else parts[0]
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts]) + self.first_id
