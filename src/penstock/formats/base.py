@@ -119,11 +119,13 @@ class ShardFormat(EntryFormat, Protocol):
 
     row_ranges: RowRanges | None = None  # None: shards are fetched whole
 
-    def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:
-        """Check the columns a user asked for and put them in stored order."""
+    def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:  # noqa: ARG002
+        """Check the columns a user asked for and put them in stored order; by default, refuse to be written."""
+        raise self._read_only()
 
-    def infer(self, sample: Sample) -> dict[str, str]:
-        """Choose the encoding of each column by the values of a first sample."""
+    def infer(self, sample: Sample) -> dict[str, str]:  # noqa: ARG002
+        """Choose the encoding of each column by the values of a first sample; by default, refuse to be written."""
+        raise self._read_only()
 
     def check(self, layout: ShardLayout, options: ReadOptions) -> None:
         """Raise if shards of this layout cannot, or should not, be read with these options: columns are not there."""
@@ -139,8 +141,12 @@ class ShardFormat(EntryFormat, Protocol):
         """Open a shard whose samples all lie where they should; for formats where `open` looks only at what is read."""
         return self.open(parts, info, options)
 
-    def builder(self, layout: ShardLayout, pool: ChunkPool) -> ShardBuilder:
-        """Begin a shard that takes its memory from the pool."""
+    def builder(self, layout: ShardLayout, pool: ChunkPool) -> ShardBuilder:  # noqa: ARG002
+        """Begin a shard that takes its memory from the pool; by default, refuse to be written."""
+        raise self._read_only()
+
+    def _read_only(self) -> ConfigError:
+        return ConfigError(f"{type(self).__name__} can only be read: write MDS or one of the text formats")
 
 
 def get_format(name: str) -> ShardFormat:

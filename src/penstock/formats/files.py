@@ -6,14 +6,14 @@ of them stands in the index, so fetching a shard takes no other byte of its file
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, cast, get_args
 
 from penstock.errors import ConfigError
 from penstock.formats.base import ShardFormat, get_format
 from penstock.formats.content import RowPlaces
+from penstock.formats.rows import FileBytes as FileBytes  # noqa: TC001  others import it from here
 from penstock.index.entry import formats
 
 if TYPE_CHECKING:
@@ -21,16 +21,12 @@ if TYPE_CHECKING:
 
     from penstock.blocks.stage import Stage
     from penstock.codecs.stream import FrameStart
-    from penstock.formats.base import ReadOptions, ShardBuilder, ShardReader
-    from penstock.formats.body import ChunkPool
+    from penstock.formats.base import ReadOptions, ShardReader
     from penstock.formats.content import FileContent
-    from penstock.index.model import Column, IndexedShard, ShardLayout
-    from penstock.types import Sample, Span
+    from penstock.index.model import Column, IndexedShard
+    from penstock.types import Span
 
 
-# What readers open: a mapped file, bytes, or a span of a mapped file. `np.frombuffer` takes all of them; only the first
-# two slice to `bytes`.
-FileBytes: TypeAlias = mmap.mmap | bytes | memoryview
 OnError = Literal["raise", "skip"]
 
 
@@ -141,24 +137,6 @@ class FileFormat(ShardFormat, Protocol):
     def blocks(self, file: FileContent, reading: FilesReading, row: int = 0) -> Stage:  # noqa: ARG002
         """Read a file in order from a row on, for those who need neither its shards nor a cache."""
         raise ConfigError(f"{file.name} cannot be read in order: {type(self).__name__} reads files by their shards")
-
-    # --- What only formats that are written have ------------------------------------------------------------
-
-    def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:  # noqa: ARG002
-        """Refuse to be written."""
-        raise _read_only(self)
-
-    def infer(self, sample: Sample) -> dict[str, str]:  # noqa: ARG002
-        """Refuse to be written."""
-        raise _read_only(self)
-
-    def builder(self, layout: ShardLayout, pool: ChunkPool) -> ShardBuilder:  # noqa: ARG002
-        """Refuse to be written."""
-        raise _read_only(self)
-
-
-def _read_only(form: object) -> ConfigError:
-    return ConfigError(f"{type(form).__name__} can only be read: write MDS or one of the text formats")
 
 
 @cache

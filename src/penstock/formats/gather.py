@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.formats.encodings.base import Encoding
-    from penstock.formats.rows import Rows, ShardBytes
+    from penstock.formats.rows import FileBytes, Rows
     from penstock.index.model import IndexedShard
     from penstock.types import Columns, Int64Array, Sample
 
@@ -46,7 +46,6 @@ _ADDRESSES = 1 << (47 if platform.machine() in ("x86_64", "AMD64") else 48)
 _LARGEST_ITEM = (1 << 62) // _ADDRESSES  # NumPy counts the bytes of an array as if no two items shared any
 
 
-@lru_cache(maxsize=256)
 @lru_cache(maxsize=256)
 def view_memory(kind: str, num_bytes: int) -> npt.NDArray[Any]:
     """View all memory of this process as overlapping items, so that values of many shards are one gather away.
@@ -80,7 +79,7 @@ def _memory() -> memoryview:
     return memoryview((ctypes.c_char * (_ADDRESSES - _ORIGIN)).from_address(_ORIGIN)).cast("B")
 
 
-def place_of(data: ShardBytes) -> int:
+def place_of(data: FileBytes) -> int:
     """Return where bytes lie, as `view_memory` numbers places; true for as long as they are held."""
     address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
     return address - _ORIGIN
@@ -107,7 +106,7 @@ class ShardMemory(NamedTuple):
     """An open shard. What has this keeps its bytes in place, also when the shard is closed."""
 
     name: str
-    data: ShardBytes
+    data: Any  # slices to bytes, where a format copies single values
     held: memoryview
     place: int  # where the bytes begin in memory (`place_of`)
     num_rows: int
@@ -342,16 +341,34 @@ class FoundLayout:
         return _ColumnGathering(self, num_rows, by_column=by_column)
 
 
-class FoundRowsReader:
-    """One open shard whose values are found in its memory, and gathered with those of others that store them alike."""
+class MappedReader:
+    """One open shard, whose parts may be mapped files."""
 
-    def __init__(self, data: ShardBytes, info: IndexedShard, layout: FoundLayout, opened: Any = None) -> None:
-        self.data, self.name, self.layout = data, info.name, layout
-        self._num_samples, self._opened = info.num_samples, opened
-        self._memory: ShardMemory | None = None
+    def __init__(self, parts: Sequence[FileBytes], name: str, num_samples: int) -> None:
+        self._parts, self.name, self._num_samples = parts, name, num_samples
 
     def __len__(self) -> int:
         return self._num_samples
+
+    def drop_pages(self) -> None:
+        """Take the shard's pages out of memory."""
+        for part in self._parts:
+            drop_pages(part)
+
+    def close(self) -> None:
+        """Unmap the shard, once nothing points into the mapping."""
+        self._num_samples = 0
+        for part in self._parts:
+            release(part)
+
+
+class FoundRowsReader(MappedReader):
+    """One open shard whose values are found in its memory, and gathered with those of others that store them alike."""
+
+    def __init__(self, data: FileBytes, info: IndexedShard, layout: FoundLayout, opened: Any = None) -> None:
+        super().__init__([data], info.name, info.num_samples)
+        self.data, self.layout, self._opened = data, layout, opened
+        self._memory: ShardMemory | None = None
 
     def read(self, rows: Rows) -> list[Sample]:
         """Return the samples at these rows, in this order."""
@@ -382,14 +399,10 @@ class FoundRowsReader:
         shards = [self.memory()] if len(self) else []
         return self.layout.rows(self.layout, shards, [len(rows)] * len(shards), rows)
 
-    def drop_pages(self) -> None:
-        """Take the shard's pages out of memory."""
-        drop_pages(self.data)
-
     def close(self) -> None:
         """Unmap the shard, once nothing points into the mapping."""
-        self._num_samples, self._memory, self._opened = 0, None, None
-        release(self.data)
+        self._memory, self._opened = None, None
+        super().close()
 
 
 class _ColumnGathering(Gathering):

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from penstock.types import Int64Array
 
-# The raw bytes of one part: a mapped file, or memory that a part was unpacked to; both slice to `bytes`. Files that
-# other programs wrote may be mapped in part: see `formats.files`.
+# The raw bytes of one part: a mapped file, or memory that a part was unpacked to; both slice to `bytes`.
 ShardBytes: TypeAlias = mmap.mmap | bytes
+# Files that other programs wrote may be mapped in part. `np.frombuffer` takes a span, too, but it slices to a view.
+FileBytes: TypeAlias = ShardBytes | memoryview
 Rows: TypeAlias = "Sequence[int] | Int64Array"
 
 

@@ -104,20 +104,21 @@ def _infer(name: str, value: Any) -> str:
     )
 
 
-def _open(
+def _open_rows(
     parts: Sequence[ShardBytes], info: IndexedShard, options: ReadOptions, separator: str | None = None
-) -> LineReader:
+) -> tuple[Sequence[ShardBytes], OpenRows, TextShardParser]:
+    """Find the rows of a shard, and what parses them: all that a reader takes."""
     data, meta = parts
     offsets = read_offsets(meta, info.num_samples, begin=None, end=len(data), shard=info.name)
-    parser = TextShardParser(info.layout.columns, _newline(info.layout), separator, options.columns)
-    return LineReader(parts, OpenRows(info.name, data, offsets), parser)
+    parser = TextShardParser(tuple(_kinds(info.layout)), _newline(info.layout), separator, options.columns)
+    return parts, OpenRows(info.name, data, offsets), parser
 
 
 @dataclass(frozen=True, slots=True)
 class TextShardParser:
     """Makes samples of the lines of a shard."""
 
-    kinds: tuple[Column, ...]
+    kinds: tuple[tuple[str, type], ...]  # of all columns, by name
     newline: str
     separator: str | None  # None: a line is JSON
     wanted: tuple[str, ...] | None
@@ -127,12 +128,11 @@ class TextShardParser:
         if self.separator is None:
             newline = self.newline.encode()
             return parse_objects([row.removesuffix(newline) for row in rows])
-        kinds = [(column.name, ENCODINGS[column.encoding]) for column in self.kinds]
         try:
             lines = [row.decode().removesuffix(self.newline).split(self.separator) for row in rows]
-            return [{name: kind(text) for (name, kind), text in zip(kinds, line, strict=True)} for line in lines]
+            return [{name: kind(text) for (name, kind), text in zip(self.kinds, line, strict=True)} for line in lines]
         except ValueError as error:
-            raise BadRow(f"the line does not have the {len(kinds)} columns of the dataset: {error}") from error
+            raise BadRow(f"the line does not have the {len(self.kinds)} columns of the dataset: {error}") from error
 
     def parse_block(self, block: RowBlock) -> None:  # noqa: ARG002
         """Leave rows to be looked at one by one."""
@@ -144,8 +144,11 @@ class TextShardParser:
 
     def columns(self, parsed: list[Sample], begin: int = 0, end: int | None = None) -> Columns:
         """Return numbers as arrays where 64 bits hold them, else lists."""
-        kinds = [column for column in self.kinds if self.wanted is None or column.name in self.wanted]
-        return {kind.name: _to_column(kind, [sample.get(kind.name) for sample in parsed[begin:end]]) for kind in kinds}
+        return {
+            name: _to_column(kind, [sample.get(name) for sample in parsed[begin:end]])
+            for name, kind in self.kinds
+            if self.wanted is None or name in self.wanted
+        }
 
 
 class TextReader(LineReader):
@@ -167,13 +170,7 @@ class TextReader(LineReader):
         parse: Callable[[list[bytes], list[int]], list[Sample]],
         options: ReadOptions,
     ) -> None:
-        data, meta = parts
-        offsets = read_offsets(meta, info.num_samples, begin=None, end=len(data), shard=info.name)
-        super().__init__(
-            parts,
-            OpenRows(info.name, data, offsets),
-            TextShardParser(info.layout.columns, _newline(info.layout), None, options.columns),
-        )
+        super().__init__(*_open_rows(parts, info, options))
         self._parse_lines = parse
 
     def _parse(self, rows: Rows) -> list[Sample]:
@@ -182,8 +179,7 @@ class TextReader(LineReader):
         return [] if stored is None else self._parse_lines(stored.lines, numbers.tolist())
 
 
-def _to_column(column: Column, values: list[Any]) -> npt.NDArray[Any] | list[Any]:
-    kind = ENCODINGS[column.encoding]
+def _to_column(kind: type, values: list[Any]) -> npt.NDArray[Any] | list[Any]:
     if kind is str or not all(type(value) is kind for value in values):
         return values
     try:
@@ -266,7 +262,7 @@ class JSONFormat(TextFormat):
     def open(self, parts: Sequence[ShardBytes], info: IndexedShard, options: ReadOptions) -> LineReader:
         """Open a shard."""
         self.check(info.layout, options)
-        return _open(parts, info, options)
+        return LineReader(*_open_rows(parts, info, options))
 
     def builder(self, layout: ShardLayout, pool: ChunkPool) -> JSONBuilder:
         """Begin a shard."""
@@ -296,7 +292,7 @@ class XSVFormat(TextFormat):
     def open(self, parts: Sequence[ShardBytes], info: IndexedShard, options: ReadOptions) -> LineReader:
         """Open a shard."""
         self.check(info.layout, options)
-        return _open(parts, info, options, self._separator(info.layout))
+        return LineReader(*_open_rows(parts, info, options, self._separator(info.layout)))
 
     def builder(self, layout: ShardLayout, pool: ChunkPool) -> DelimitedBuilder:
         """Begin a shard."""

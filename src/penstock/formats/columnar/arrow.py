@@ -23,7 +23,8 @@ from penstock.formats.columnar.format import (
     SpansInput,
     block_of,
     corrupt,
-    describe,
+    describe_file,
+    join_shard,
     join_spans,
     open_for_arrow,
     read_types,
@@ -32,9 +33,6 @@ from penstock.formats.columnar.format import (
     write_shard,
 )
 from penstock.formats.columnar.write import CHUNK_BYTES, join_small
-from penstock.formats.files import ScannedFile, ScannedShard
-from penstock.index.model import Column
-from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,8 +40,9 @@ if TYPE_CHECKING:
 
     from penstock.blocks.block import Block
     from penstock.formats.columnar.format import LocalObject, Ranges
-    from penstock.formats.files import SpanBytes, StoredObject
+    from penstock.formats.files import ScannedFile, ScannedShard, SpanBytes, StoredObject
     from penstock.index.model import IndexedShard
+    from penstock.types import Span
 
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 CONTINUATION = b"\xff\xff\xff\xff"
@@ -219,13 +218,8 @@ class ArrowFormat(ColumnarFormat):
             kept, messages = find_messages(read, file.num_bytes)
         except IpcError as error:
             raise corrupt(file.name, f"is not an Arrow file, or is damaged: {error}") from error
-        columns = describe(file.name, partial(_describe, kept))
-        types = [[name, kind.to_json()] for name, kind in columns]
-        return ScannedFile(
-            tuple(Column(name, str(kind)) for name, kind in columns),
-            tuple(_shards(messages)),
-            {**{name: b64encode(data).decode() for name, data in kept.items()}, "types": types},
-        )
+        about = {name: b64encode(data).decode() for name, data in kept.items()}
+        return describe_file(file.name, partial(_describe, kept), _shards(messages), about)
 
     def spans(self, info: IndexedShard, columns: tuple[str, ...] | None) -> tuple[Span, ...]:  # noqa: ARG002
         """Return where the record batches lie, and their dictionaries: all columns of a batch are fetched together."""
@@ -284,14 +278,11 @@ def _shards(messages: Sequence[IPCMessage]) -> Iterator[ScannedShard]:
 
 def _to_shard(dictionaries: list[IPCMessage], batches: list[IPCMessage], end: int) -> ScannedShard:
     """Describe batches up to one of all batches; how many these are, and where they and their dictionaries lie."""
-    bounds = [(message.begin, message.end) for message in (*dictionaries, *batches)]
-    return ScannedShard(
-        num_samples=sum(batch.num_rows for batch in batches),
-        span=Span(min(batch.begin for batch in batches), max(batch.end for batch in batches)),
-        raw_bytes=sum(map(_raw_bytes, (*dictionaries, *batches))) + 1024,
-        is_exact=False,
-        details=np.array([(end - len(batches), end), *bounds], "<i8").tobytes(),
-    )
+    own = [(message.begin, message.end) for message in batches]
+    bounds = [*((message.begin, message.end) for message in dictionaries), *own]
+    details = np.array([(end - len(batches), end), *bounds], "<i8").tobytes()
+    raw_bytes = sum(map(_raw_bytes, (*dictionaries, *batches)))
+    return join_shard(sum(batch.num_rows for batch in batches), own, raw_bytes, details)
 
 
 def _raw_bytes(message: IPCMessage) -> int:

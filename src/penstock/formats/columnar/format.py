@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
+from io import RawIOBase
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -16,12 +17,13 @@ from penstock.formats.columnar.arrow_types import naming, number_dtype, pyarrow
 from penstock.formats.columnar.reader import ColumnsReader
 from penstock.formats.columnar.types import ColumnType, parse_type, with_none
 from penstock.formats.columnar.write import CHUNK_BYTES, write_columns
-from penstock.formats.files import FileFormat
+from penstock.formats.files import FileFormat, ScannedFile, ScannedShard
+from penstock.index.model import Column
 from penstock.order.state_fields import COUNT
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import BinaryIO
@@ -64,13 +66,11 @@ def open_for_arrow(opened: LocalObject) -> Any:
     return SpansInput(opened) if path is None else pyarrow().OSFile(str(path))
 
 
-class SpansInput:
+class SpansInput(RawIOBase):
     """A file, or what was fetched of it, at its places there; `tail` is its end, if that is kept elsewhere.
 
     It speaks the words of Python's files; pyarrow asks for `read_buffer` where there is one.
     """
-
-    closed = False
 
     def __init__(self, stored: Ranges, tail: bytes = b"") -> None:
         self._stored, self._tail, self._position = stored, memoryview(tail), 0
@@ -97,14 +97,6 @@ class SpansInput:
         return True
 
     seekable = readable
-
-    def writable(self) -> bool:
-        """It is not."""
-        return False
-
-    def close(self) -> None:
-        """Note that it is read no more."""
-        self.closed = True
 
     def _take(self, size: int) -> bytes | memoryview:
         rest = max(self._stored.num_bytes - self._position, 0)
@@ -195,13 +187,27 @@ def reading_entry(info: IndexedShard) -> AbstractContextManager[None]:
     return naming(info.name, " has an entry in the index that cannot be read", shard=info.name)
 
 
-def describe(name: str, read: Callable[[], tuple[tuple[str, ColumnType], ...]]) -> tuple[tuple[str, ColumnType], ...]:
-    """Describe the columns of a file; its name is put in front of what is wrong with its schema."""
+def describe_file(
+    name: str,
+    read: Callable[[], tuple[tuple[str, ColumnType], ...]],
+    shards: Iterable[ScannedShard],
+    settings: Mapping[str, Any],
+) -> ScannedFile:
+    """Describe a file by its columns and shards; its name is put in front of what is wrong with its schema."""
     try:
         with naming(name, " has a schema that cannot be read", shard=name):
-            return read()
+            columns = read()
     except ConfigError as error:
         raise ConfigError(f"{name}: {error.message}", path=name) from error
+    types = [[column, kind.to_json()] for column, kind in columns]
+    described = tuple(Column(column, str(kind)) for column, kind in columns)
+    return ScannedFile(described, tuple(shards), {**settings, "types": types})
+
+
+def join_shard(num_samples: int, bounds: Sequence[tuple[int, int]], raw_bytes: int, details: bytes) -> ScannedShard:
+    """Describe a shard of some parts of a file, which unpack to about so many bytes."""
+    span = Span(min(begin for begin, _ in bounds), max(end for _, end in bounds))
+    return ScannedShard(num_samples, span, raw_bytes + 1024, is_exact=False, details=details)
 
 
 def corrupt(name: str, reason: str) -> CorruptShardError:

@@ -249,13 +249,16 @@ class _BytesNode(_RunsNode):
 
 
 class _ListNode(_RunsNode):
-    """Lists of any length, or of one."""
+    """Lists of any length, or of one, which lists of numbers may be made of: a list that is null lacks its elements."""
 
     def __init__(self, kind: ColumnType, file: BufferFile, path: str, child: Node) -> None:
         super().__init__(kind, file, path, child.length)
         self._child = child
         if child.block is not None and child.buffers is not None:
             self._set_buffers(child.buffers.data, child.buffers.num_bytes, child.buffers.item_bytes)
+            if self._size and self._validity is None:
+                end = len(child.block) // self._size * self._size
+                self.block = child.block[:end].reshape(-1, self._size, *child.block.shape[1:])
 
     def _values(self, rows: Int64Array) -> list[Any]:
         block = self._child.block
@@ -268,6 +271,18 @@ class _ListNode(_RunsNode):
             return _cut_arrays(self._child, elements, cuts)
         flat = self._child.values(elements)
         return [flat[begin:end] for begin, end in pairwise(cuts)]
+
+    def masked(self, rows: Int64Array) -> tuple[npt.NDArray[Any], BoolArray | None]:
+        size = self._size or 0
+        elements = (rows[:, None] * size + np.arange(size)).reshape(-1)
+        flat, within = self._child.masked(elements)
+        lists, is_null = flat.reshape(len(rows), size, *flat.shape[1:]), self.is_null(rows)
+        if within is None and is_null is None:
+            return lists, None
+        lacks = np.zeros(lists.shape, np.bool_) if within is None else within.reshape(lists.shape)
+        if is_null is not None:
+            lacks[is_null] = True
+        return lists, lacks
 
 
 def _cut_arrays(child: Node, elements: Int64Array, cuts: list[int]) -> list[Any]:
@@ -282,28 +297,6 @@ def _cut_arrays(child: Node, elements: Int64Array, cuts: list[int]) -> list[Any]
             values[place] = values[place].astype(object)
             values[place][lacks[cuts[place] : cuts[place + 1]]] = None
     return values
-
-
-class _FixedListNode(_ListNode):
-    """Lists of one length, which lists of numbers may be made of: a list that is null has missing elements."""
-
-    def __init__(self, kind: ColumnType, file: BufferFile, path: str, child: Node) -> None:
-        super().__init__(kind, file, path, child)
-        self._width: int = kind.settings[0]
-        if self.buffers is not None and child.block is not None and self._validity is None:
-            end = len(child.block) // self._width * self._width
-            self.block = child.block[:end].reshape(-1, self._width, *child.block.shape[1:])
-
-    def masked(self, rows: Int64Array) -> tuple[npt.NDArray[Any], BoolArray | None]:
-        elements = (rows[:, None] * self._width + np.arange(self._width)).reshape(-1)
-        flat, within = self._child.masked(elements)
-        lists, is_null = flat.reshape(len(rows), self._width, *flat.shape[1:]), self.is_null(rows)
-        if within is None and is_null is None:
-            return lists, None
-        lacks = np.zeros(lists.shape, np.bool_) if within is None else within.reshape(lists.shape)
-        if is_null is not None:
-            lacks[is_null] = True
-        return lists, lacks
 
 
 class _MapNode(_RunsNode):
@@ -410,7 +403,7 @@ _NODES: dict[str, Callable[..., Node]] = {
     "decimal": _ItemsNode,
     "interval": _ItemsNode,
     "list": _ListNode,
-    "fixed_list": _FixedListNode,
+    "fixed_list": _ListNode,
     "struct": _StructNode,
     "map": _MapNode,
     "dictionary": _DictionaryNode,

@@ -29,7 +29,8 @@ from penstock.formats.columnar.format import (
     SpansInput,
     block_of,
     corrupt,
-    describe,
+    describe_file,
+    join_shard,
     join_spans,
     open_for_arrow,
     read_types,
@@ -39,9 +40,6 @@ from penstock.formats.columnar.format import (
     write_shard,
 )
 from penstock.formats.columnar.write import CHUNK_BYTES, join_small
-from penstock.formats.files import ScannedFile, ScannedShard
-from penstock.index.model import Column
-from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,8 +48,9 @@ if TYPE_CHECKING:
     from penstock.formats.columnar.footer import ColumnChunk
     from penstock.formats.columnar.format import LocalObject
     from penstock.formats.columnar.types import ColumnType
-    from penstock.formats.files import SpanBytes, StoredObject
+    from penstock.formats.files import ScannedFile, ScannedShard, SpanBytes, StoredObject
     from penstock.index.model import IndexedShard
+    from penstock.types import Span
 
 _TAIL_BYTES = 16 << 10  # what is asked for first: most footers are shorter
 _LONGEST_FOOTER = 1 << 30
@@ -72,18 +71,10 @@ class ParquetFormat(ColumnarFormat):
         footer, footer_begin = _read_footer(file)
         try:
             head, row_groups = parse_footer(footer)
-            columns = describe(file.name, partial(_describe_once, head))
         except ThriftError as error:
             raise corrupt(file.name, f"has a footer that cannot be read: {error}") from error
-        filled = [group for group in row_groups if group.num_rows]
-        for group in filled:
-            _check_row_group(group, footer_begin, file.name)
-        shards = tuple(map(_to_shard, join_small(filled, attrgetter("raw_bytes"), _SMALLEST_SHARD)))
-        return ScannedFile(
-            tuple(Column(name, str(kind)) for name, kind in columns),
-            shards,
-            {"head": head.to_json(), "types": [[name, kind.to_json()] for name, kind in columns]},
-        )
+        shards = _shards(row_groups, footer_begin, file.name)
+        return describe_file(file.name, partial(_describe_once, head), shards, {"head": head.to_json()})
 
     def spans(self, info: IndexedShard, columns: tuple[str, ...] | None) -> tuple[Span, ...]:
         """Return where the wanted columns of all row groups lie, near ones together."""
@@ -147,6 +138,14 @@ def _describe_once(head: FileHead) -> tuple[tuple[str, ColumnType], ...]:
     return describe_schema(metadata.schema.to_arrow_schema())
 
 
+def _shards(groups: Sequence[RowGroup], end: int, name: str) -> Iterator[ScannedShard]:
+    """Join small row groups, all of which lie before an end."""
+    filled = [group for group in groups if group.num_rows]
+    for group in filled:
+        _check_row_group(group, end, name)
+    yield from map(_to_shard, join_small(filled, attrgetter("raw_bytes"), _SMALLEST_SHARD))
+
+
 def _check_row_group(group: RowGroup, end: int, name: str) -> None:
     if group.num_rows > _MOST_ROWS or group.raw_bytes > 1 << 50:
         raise corrupt(name, f"has a row group of {group.num_rows} rows, which is impossible")
@@ -156,14 +155,8 @@ def _check_row_group(group: RowGroup, end: int, name: str) -> None:
 
 
 def _to_shard(groups: list[RowGroup]) -> ScannedShard:
-    bounds = [group.bounds for group in groups]
-    return ScannedShard(
-        num_samples=sum(group.num_rows for group in groups),
-        span=Span(min(begin for begin, _ in bounds), max(end for _, end in bounds)),
-        raw_bytes=sum(group.raw_bytes for group in groups) + 1024,
-        is_exact=False,
-        details=write_row_groups(groups),
-    )
+    num_rows, raw_bytes = (sum(map(attrgetter(name), groups)) for name in ("num_rows", "raw_bytes"))
+    return join_shard(num_rows, [group.bounds for group in groups], raw_bytes, write_row_groups(groups))
 
 
 def _read_entry(info: IndexedShard) -> tuple[FileHead, list[RowGroup]]:

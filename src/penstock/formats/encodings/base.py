@@ -90,3 +90,26 @@ class FixedEncoding(Encoding):
     def decode(self, data: bytes) -> Any:
         """Turn stored bytes into a value."""
         return self.to_values(self.to_array(np.frombuffer(bytearray(data), f"V{self.num_bytes}")))[0]
+
+
+class OrNone(ManyEncoding):
+    """Values of another encoding, some of which are missing: None stands for their bytes, and for them."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        self.expands = encoding.expands
+
+    def encode(self, value: Any) -> bytes:
+        """Encode a value that is there."""
+        return self._encoding.encode(value)
+
+    def decode_many(self, pieces: Sequence[Any]) -> list[Any]:
+        """Decode those that are there."""
+        if None not in pieces:
+            return self._encoding.decode_many(pieces)
+        decoded = iter(self._encoding.decode_many([piece for piece in pieces if piece is not None]))
+        return [None if piece is None else next(decoded) for piece in pieces]
+
+    def to_column(self, pieces: Sequence[Any]) -> npt.NDArray[Any] | list[Any]:
+        """Return one array if all are there and it can be."""
+        return self.decode_many(pieces) if None in pieces else self._encoding.to_column(pieces)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock.codecs.unpack import check_whole, drop_pages, release, sliceable
+from penstock.codecs.unpack import check_whole, sliceable
 from penstock.errors import CorruptShardError
-from penstock.formats.gather import in_order
+from penstock.formats.gather import MappedReader, in_order
 from penstock.formats.lines.cut import BadRow
 from penstock.formats.lines.scan import find_rows, load_details
 from penstock.formats.rows import check_rows
@@ -93,16 +93,13 @@ class OpenSpan(OpenRows):
         )
 
 
-class LineReader:
+class LineReader(MappedReader):
     """One open shard of lines. Rows of several of them that are parsed alike may be parsed together."""
 
     def __init__(self, parts: Sequence[FileBytes], rows: OpenRows, parser: RowParser[Any]) -> None:
-        self._parts, self.name, self._parser = parts, rows.name, parser
+        super().__init__(parts, rows.name, rows.num_rows)
+        self._parser = parser
         self._rows: OpenRows | None = rows
-        self._num_samples = rows.num_rows
-
-    def __len__(self) -> int:
-        return self._num_samples
 
     def read(self, rows: Rows) -> list[Sample]:
         """Return the samples at these rows, in this order."""
@@ -126,17 +123,10 @@ class LineReader:
             check_whole(part, self.name)
         return None if self._rows is None else self._rows.gather(rows)
 
-    def drop_pages(self) -> None:
-        """Take the shard's pages out of memory."""
-        for part in self._parts:
-            drop_pages(part)
-
     def close(self) -> None:
         """Unmap the shard, once no view of its rows is left."""
-        self._num_samples = 0
         self._rows = None  # what points into a mapping keeps it
-        for part in self._parts:
-            release(part)
+        super().close()
 
     def _parse(self, rows: Rows) -> Any:
         stored = self.gather_rows(check_rows(rows, self._num_samples, self.name))

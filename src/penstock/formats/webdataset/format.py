@@ -8,7 +8,7 @@ from penstock.errors import CorruptShardError
 from penstock.formats.files import FileFormat, ScannedFile, ScannedShard
 from penstock.formats.webdataset.decode import KEY, URL, kind_of, member_encoding
 from penstock.formats.webdataset.headers import group_members, walk
-from penstock.formats.webdataset.reader import MappedTar, TarReader, TarTable, UniformTarReader
+from penstock.formats.webdataset.reader import MappedTar, SparseTarReader, TarMembers, TarReader, TarTable
 from penstock.index.model import Column
 from penstock.types import Span
 
@@ -67,10 +67,9 @@ class WebDatasetFormat(FileFormat):
         """Open a tar, or a span of one."""
         self.check(info.layout, options)
         span = info.parts[0].span
-        tar = MappedTar(parts[0])
-        table = TarTable(tar, info, info.name if span is None else span.basename)
-        kind = UniformTarReader if table.is_uniform else TarReader
-        return kind(parts[0], tar, table, info, options)
+        where, tar = info.name if span is None else span.basename, MappedTar(parts[0])
+        members = TarMembers(tar, TarTable(tar, info, where), where.encode("utf-8", "surrogateescape"))
+        return (TarReader if members.table.is_uniform else SparseTarReader)(parts[0], members, info, options)
 
 
 def cut_samples(begins: Sequence[int], num_bytes: int) -> list[tuple[int, int, int]]:
