@@ -17,7 +17,7 @@ from penstock import StreamingDataLoader, StreamingLeRobotDataset
 from penstock.counters import private_row
 from penstock.episodes.clips import cut
 from penstock.episodes.decoders import COUNTED, Videos
-from penstock.episodes.open_clips import LocatedClip
+from penstock.episodes.open_clips import ClipLocator, LocatedClip
 from penstock.episodes.upcoming import COST_OF_KEEPING, NEVER, ClipKey, FrameCache, Keeping, WantedFrames, best_to_keep
 from penstock.episodes.video.pyav import PyavBackend
 from penstock.errors import DataError, PenstockError
@@ -212,22 +212,14 @@ def test_frames_that_can_be_decoded_are_not_lost_with_damaged_neighbours(tmp_pat
             assert dataset.stats().skipped == sum(LENGTHS[:2]) - len(alone)
 
 
-class Flat:
+class Flat(ClipLocator):
     """Gives each camera, which is a path, as the video of one episode."""
-
-    clip_bytes = 0.0
 
     def name(self, clip: ClipKey) -> str:
         return clip.camera
 
     def begin_s(self, clip: ClipKey) -> float:
         return 0.0 * clip.episode
-
-    def begin_in_clip_s(self, clip: ClipKey) -> float:
-        return self.begin_s(clip)
-
-    def decoder(self, clip: ClipKey) -> ClipKey:
-        return clip
 
     def locate(self, clip: ClipKey) -> LocatedClip:
         return LocatedClip(clip.camera)
@@ -236,7 +228,7 @@ class Flat:
 def test_one_pass_over_a_group_serves_all_samples_that_were_announced(tmp_path: Path) -> None:
     write_clip(tmp_path / "a.mp4", 60, gop=30)
     row = private_row(COUNTED)
-    videos = Videos(Flat(), PyavBackend(), max_open=2, frame_cache_bytes=1 << 20, num_threads=0, row=row)
+    videos = Videos(Flat({}), PyavBackend(), max_open=2, frame_cache_bytes=1 << 20, num_threads=0, row=row)
     clip = ClipKey(str(tmp_path / "a.mp4"), 0)
     wanted = [3, 25, 17, 40]
     videos.announce(([(clip, [frame])] for frame in wanted), is_first=True)
@@ -250,7 +242,7 @@ def test_one_pass_over_a_group_serves_all_samples_that_were_announced(tmp_path: 
 def test_frames_that_cannot_be_read_do_not_keep_threads_from_others(tmp_path: Path) -> None:
     write_clip(tmp_path / "good.mp4", 30, gop=15)
     row = private_row(COUNTED)
-    videos = Videos(Flat(), PyavBackend(), max_open=2, frame_cache_bytes=1 << 20, num_threads=1, row=row)
+    videos = Videos(Flat({}), PyavBackend(), max_open=2, frame_cache_bytes=1 << 20, num_threads=1, row=row)
     bad, good = ClipKey(str(tmp_path / "bad.mp4"), 0), ClipKey(str(tmp_path / "good.mp4"), 0)
     videos.announce([[(bad, [frame])] for frame in range(100)] + [[(good, [3])]], is_first=True)
     for frame in range(100):

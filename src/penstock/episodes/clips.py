@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock._version import __version__
 from penstock.cachedir.once import keep_in_files
-from penstock.episodes.open_clips import LocatedClip
+from penstock.episodes.open_clips import ClipLocator, LocatedClip
 from penstock.formats.mp4.format import CUTS, Clip, Look, load_clip
 from penstock.index.paths import resolve_inside
 from penstock.wire.settings import FilesRequest
@@ -46,39 +46,15 @@ class EpisodeKeyframes:
 
 
 @dataclass(frozen=True)
-class _Clips:
-    """What both kinds of places have in common; `ClipLocator` says what it is for."""
-
-    videos: Mapping[str, VideoSpans]
-
-    def name(self, clip: ClipKey) -> str:
-        """Name the file."""
-        return self.videos[clip.camera].path(clip.episode)
-
-    def begin_s(self, clip: ClipKey) -> float:
-        """Return where the episode begins."""
-        return float(self.videos[clip.camera].begins[clip.episode])
-
-    def decoder(self, clip: ClipKey) -> Hashable:
-        """Name the decoder: each clip has its own."""
-        return clip
-
-
-@dataclass(frozen=True)
-class LocalClips(_Clips):
+class LocalClips(ClipLocator):
     """Videos in a folder of this machine, read where they lie."""
 
     folder: Path
     is_shared: bool = True  # whether episodes of a file share a decoder; not if each is decoded in its order
-    clip_bytes: float = 0.0
 
     def name(self, clip: ClipKey) -> str:
         """Name the file."""
         return str(resolve_inside(self.folder, super().name(clip)))
-
-    def begin_in_clip_s(self, clip: ClipKey) -> float:
-        """Return where the episode begins."""
-        return self.begin_s(clip)
 
     def decoder(self, clip: ClipKey) -> Hashable:
         """Name the decoder."""
@@ -90,7 +66,7 @@ class LocalClips(_Clips):
 
 
 @dataclass(frozen=True)
-class FetchedClips(_Clips):
+class FetchedClips(ClipLocator):
     """Videos in a store: the bytes of an episode are fetched into the cache, once a node, and stay while it is read.
 
     A scan cut the files into clips, one for each episode; a file that cannot be cut is one for all of it.

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
     from threading import Condition
 
     from penstock.counters import Row
+    from penstock.episodes.episode_table import VideoSpans
     from penstock.episodes.upcoming import ClipKey
     from penstock.episodes.video.backend import VideoBackend, VideoFile
     from penstock.reading.source import Closable
@@ -29,25 +31,34 @@ class LocatedClip:
     lease: Closable | None = None  # keeps the file in place
 
 
-class ClipLocator(Protocol):
+@dataclass(frozen=True)
+class ClipLocator(ABC):
     """Finds the videos of episodes. It is sent to workers."""
+
+    videos: Mapping[str, VideoSpans]
 
     @property
     def clip_bytes(self) -> float:
         """How much of the cache a clip takes, on average; 0: none."""
+        return 0.0
 
     def name(self, clip: ClipKey) -> str:
         """Name the file, as the dataset does."""
+        return self.videos[clip.camera].path(clip.episode)
 
     def begin_s(self, clip: ClipKey) -> float:
         """Return at which second of that file the episode begins."""
+        return float(self.videos[clip.camera].begins[clip.episode])
 
     def begin_in_clip_s(self, clip: ClipKey) -> float:
         """Return at which second of the file that is opened the episode begins."""
+        return self.begin_s(clip)
 
     def decoder(self, clip: ClipKey) -> Hashable:
-        """Name the decoder: clips of one name share one."""
+        """Name the decoder: clips of one name share one; by default, each has its own."""
+        return clip
 
+    @abstractmethod
     def locate(self, clip: ClipKey) -> LocatedClip:
         """Return where it is, waiting for it if it has to be fetched."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -261,7 +261,7 @@ class _EpisodeReader(FunctionReader):
         size = self._source.row_bytes * self._length
         if size <= _MOST_ROWS_BYTES:
             whole = np.arange(self._length, dtype=np.int64)
-            return whole, self._source.rows_at_hand(self._episode, lambda: self._read_rows(whole), max(1, size))
+            return whole, self._source.rows_at_hand(self._episode, partial(self._read_rows, whole), max(1, size))
         at_hand = np.unique(np.concatenate([frames, *(window.frames.ravel() for window in windows.values())]))
         return at_hand, self._read_rows(at_hand)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.counters import private_row
 from penstock.episodes.decoders import COUNTED, DecodedFrames, Videos
-from penstock.episodes.open_clips import LocatedClip
+from penstock.episodes.open_clips import ClipLocator, LocatedClip
 from penstock.episodes.upcoming import ClipKey, FrameCache
 from penstock.episodes.video.backend import group_by_keyframe
 from penstock.episodes.video.pyav import PyavBackend, PyavFile
@@ -46,10 +46,8 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder / f"{name}.mp4") for name in KINDS}
 
 
-class Paths:
+class Paths(ClipLocator):
     """Takes the path of a file for the camera of its only episode."""
-
-    clip_bytes = 0.0
 
     def name(self, clip: ClipKey) -> str:
         return clip.camera
@@ -58,12 +56,6 @@ class Paths:
         assert clip.episode == 0
         return 0.0
 
-    def begin_in_clip_s(self, clip: ClipKey) -> float:
-        return self.begin_s(clip)
-
-    def decoder(self, clip: ClipKey) -> ClipKey:
-        return clip
-
     def locate(self, clip: ClipKey) -> LocatedClip:
         return LocatedClip(clip.camera)
 
@@ -71,7 +63,7 @@ class Paths:
 def open_videos(max_open: int = 8, cache_bytes: int = 0, num_threads: int = 0) -> tuple[Videos, Row]:
     row = private_row(COUNTED)
     videos = Videos(
-        Paths(), PyavBackend(), max_open=max_open, frame_cache_bytes=cache_bytes, num_threads=num_threads, row=row
+        Paths({}), PyavBackend(), max_open=max_open, frame_cache_bytes=cache_bytes, num_threads=num_threads, row=row
     )
     return videos, row
 
