@@ -7,7 +7,7 @@ from typing import Any
 from penstock.registry import Registry
 
 _OWN = {
-    "text": ("c4", "pile"),
+    "text": ("c4", "enwiki", "enwiki_text", "pile"),
     "vision": (),
     "multimodal": (),
 }

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.recipes.text.c4 import StreamingC4 as StreamingC4
+    from penstock.recipes.text.enwiki import StreamingEnWiki as StreamingEnWiki
     from penstock.recipes.text.pile import StreamingPile as StreamingPile
 else:
     from penstock.lazy_names import lazy_names
