@@ -164,6 +164,30 @@ def columns_of(samples: Sequence[Sample]) -> dict[str, FieldValues]:
     return {name: [sample[name] for sample in samples] for name in names}
 
 
+# Numbers that an array holds as they are, where all of a column are of one kind.
+_KINDS: dict[frozenset[type], type] = {
+    frozenset({int}): np.int64,
+    frozenset({float}): np.float64,
+    frozenset({bool}): np.bool_,
+}
+
+
+def to_columns(samples: Sequence[Sample], names: Iterable[str]) -> dict[str, FieldValues]:
+    """Return columns of these names, with None where a sample lacks one."""
+    return {name: to_column([sample.get(name) for sample in samples]) for name in names}
+
+
+def to_column(values: list[Any]) -> FieldValues:
+    """Return an array if all values are numbers of one kind that 64 bits hold, else the list."""
+    kind = _KINDS.get(frozenset(map(type, values)))
+    if kind is None:
+        return values
+    try:
+        return np.array(values, kind)
+    except OverflowError:  # wider than 64 bits
+        return values
+
+
 def _pick(values: FieldValues, places: Int64Array) -> FieldValues:
     if isinstance(values, np.ndarray):
         return values.take(places, axis=0)

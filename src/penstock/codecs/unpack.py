@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.codecs.compress import reading_codec
-from penstock.codecs.large_pages import new_memory
 from penstock.errors import CorruptShardError, StoreError
 from penstock.files import atomic_write, open_file, os_errors
 from penstock.units import format_bytes
@@ -18,6 +17,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from typing_extensions import Buffer
+
+
+def new_memory(num_bytes: int) -> mmap.mmap:
+    """Return zeroed memory of this process; what is never written takes none.
+
+    It asks for large pages where the system has them: the first use of each page then costs a fraction, which for
+    blocks as large as a shard is most of the cost of filling them.
+    """
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # it is advice: a kernel without large pages refuses it, and all goes on
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def map_file(path: Path) -> mmap.mmap | bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -44,15 +44,6 @@ _OF_EACH = (
 )
 
 
-class OpenedMix(NamedTuple):
-    """The datasets of a mix, and what its samples hold."""
-
-    streams: list[Stream]
-    sources: list[EpisodeSource]
-    keys: dict[str, KeyOfMix]
-    smallest_pool: int  # in episodes, of the pools that the streams have
-
-
 def open_mix(
     streams: Sequence[LeRobotStream],
     shared: Mapping[str, Any],
@@ -61,7 +52,7 @@ def open_mix(
     delta_timestamps: Mapping[str, Sequence[float]] | None = None,
     keys: Sequence[str] | None = None,
     round_to_frames: bool = False,
-) -> OpenedMix:
+) -> tuple[list[Stream], list[EpisodeSource], dict[str, KeyOfMix]]:
     """Read the metadata of all datasets, with the settings that they share, and lay them side by side."""
     windows, settings = dict(delta_timestamps or {}), [stream.settings(shared) for stream in streams]
     sources = [
@@ -76,7 +67,7 @@ def open_mix(
         alike = AlikeSamples(number=number, keys=of_mix, transform=stream.sample_transform)
         made.append(stream.as_stream(source, alike))
         made[-1].window = pool_window(source, of_stream)
-    return OpenedMix(made, sources, of_mix, min(of_stream.episode_pool_size for of_stream in settings))
+    return made, sources, of_mix
 
 
 def _check_videos(sources: Sequence[EpisodeSource]) -> None:
@@ -211,7 +202,7 @@ class StreamingLeRobotMix(RobotDataset):
         if pool_bytes is not None:
             shared["pool_bytes"] = max(1, parse_bytes(pool_bytes) // len(streams))
         self._episode_counters = open_episode_counters(len(streams))
-        opened = open_mix(
+        made, self._sources, self._keys = open_mix(
             streams,
             shared,
             self._episode_counters,
@@ -219,13 +210,13 @@ class StreamingLeRobotMix(RobotDataset):
             keys=keys,
             round_to_frames=round_to_frames,
         )
-        self._sources, self._keys = opened.sources, opened.keys
+        smallest_pool = min(stream.settings(shared).episode_pool_size for stream in streams)
         super().__init__(
-            streams=opened.streams,
+            streams=made,
             order="episode_pool" if video_locality is None else STRETCHES,
             shuffle=shuffle,
             shuffle_seed=seed,
-            num_canonical_nodes=1 if video_locality is None else lanes_of_pool(opened.smallest_pool),
+            num_canonical_nodes=1 if video_locality is None else lanes_of_pool(smallest_pool),
             epoch_size=epoch_size,
             schedule=schedule,
             rank=rank,

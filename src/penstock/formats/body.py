@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.codecs.large_pages import new_memory
+from penstock.codecs.unpack import new_memory
 from penstock.errors import ShardTooLargeError
 from penstock.index.shards import MAX_SHARD_BYTES
 from penstock.units import format_bytes

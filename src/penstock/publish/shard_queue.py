@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.codecs.compress import most_compressed_bytes, parse_compression
 from penstock.codecs.digest import digest
-from penstock.codecs.large_pages import new_memory
+from penstock.codecs.unpack import new_memory
 from penstock.errors import ConfigError, PenstockError, StoreError
 from penstock.files import write_file
 from penstock.index.model import FileInfo, IndexedShard, Part

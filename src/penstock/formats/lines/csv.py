@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock.blocks.block import join_columns
+from penstock.blocks.block import join_columns, to_column
 from penstock.errors import ConfigError, CorruptShardError, IndexFieldError
 from penstock.formats.files import ScannedFile
-from penstock.formats.lines.columns import to_column
 from penstock.formats.lines.cut import NEWLINE, BadRow, FoundLines, QuotedRowFinder
 from penstock.formats.lines.format import LineFormat
 from penstock.formats.lines.scan import scan_lines, to_shards

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.blocks.block import to_columns
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.stream import STREAM_SUFFIXES
 from penstock.errors import ColumnTypeError, ColumnValueError, ConfigError, CorruptShardError
 from penstock.formats.files import ScannedFile
-from penstock.formats.lines.columns import to_columns
 from penstock.formats.lines.cut import RETURN, BadRow, LineFinder
 from penstock.formats.lines.format import LineBlocks, LineFormat
 from penstock.formats.lines.json_values import (

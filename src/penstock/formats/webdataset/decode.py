@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.blocks.block import to_column
 from penstock.errors import ColumnTypeError, ColumnValueError, UnknownEncodingError
 from penstock.formats.encodings.base import Encoding
 from penstock.formats.encodings.table import get_encoding
-from penstock.formats.lines.columns import to_column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -51,59 +52,45 @@ def member_encoding(column: str, kind: str, image_decoder: ImageDecoder) -> Enco
 
 
 class _ReadOnlyEncoding(Encoding):
-    """What is never written here."""
+    """What is never written here: a function decodes each value, and another makes a column of many."""
+
+    def __init__(self, decode: Callable[[bytes], Any], to_column: Callable[[list[Any]], Any] = list) -> None:
+        self._decode, self._to_column = decode, to_column
 
     def encode(self, value: Any) -> bytes:
         raise ColumnTypeError(f"cannot store a {type(value).__name__}")
 
-
-class _KeyEncoding(_ReadOnlyEncoding):
-    """Names, which may hold any bytes."""
-
-    def decode(self, data: bytes) -> str:
-        return data.decode("utf-8", "surrogateescape")
-
-
-class _IntegerEncoding(_ReadOnlyEncoding):
-    """Integers as digits."""
-
-    def decode(self, data: bytes) -> int:
-        return int(data)
+    def decode(self, data: bytes) -> Any:
+        return self._decode(data)
 
     def to_column(self, pieces: Sequence[bytes]) -> npt.NDArray[Any] | list[Any]:
-        """Return an array, unless one is wider than 64 bits."""
-        return to_column(self.decode_many(pieces))
+        column: npt.NDArray[Any] | list[Any] = self._to_column(self.decode_many(pieces))
+        return column
 
 
-class _NpyEncoding(_ReadOnlyEncoding):
-    """Arrays as `np.save` writes them; objects, which would be unpickled, are refused."""
-
-    def decode(self, data: bytes) -> npt.NDArray[Any]:
-        stream = BytesIO(data)
-        version = np.lib.format.read_magic(stream)
-        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        if version not in read_header:
-            raise ColumnValueError(f"holds an array in version {version} of .npy, which penstock does not read")
-        shape, is_fortran, dtype = read_header[version](stream)
-        if dtype.hasobject:
-            raise ColumnValueError(
-                "holds an array of Python objects, which penstock does not read, because that could run code"
-            )
-        num_items = 1
-        for length in shape:  # as Python's integers, which do not overflow
-            num_items *= length
-        if min(shape, default=0) < 0 or num_items * dtype.itemsize != len(data) - stream.tell():
-            raise ColumnValueError(f"holds {len(data) - stream.tell()} bytes for an array of {shape} {dtype}")
-        array = np.frombuffer(bytearray(data[stream.tell() :]), dtype)
-        return array.reshape(shape, order="F" if is_fortran else "C")
-
-    def to_column(self, pieces: Sequence[bytes]) -> npt.NDArray[Any] | list[Any]:
-        """Stack arrays of one shape and type."""
-        arrays = self.decode_many(pieces)
-        if len({(array.dtype, array.shape) for array in arrays}) == 1:
-            return np.stack(arrays)
-        return arrays
+def _read_npy(data: bytes) -> npt.NDArray[Any]:
+    """Read an array as `np.save` writes it; objects, which would be unpickled, are refused."""
+    stream = BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in read_header:
+        raise ColumnValueError(f"holds an array in version {version} of .npy, which penstock does not read")
+    shape, is_fortran, dtype = read_header[version](stream)
+    if dtype.hasobject:
+        raise ColumnValueError(
+            "holds an array of Python objects, which penstock does not read, because that could run code"
+        )
+    num_bytes = len(data) - stream.tell()
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != num_bytes:
+        raise ColumnValueError(f"holds {num_bytes} bytes for an array of {shape} {dtype}")
+    array = np.frombuffer(bytearray(data[stream.tell() :]), dtype)
+    return array.reshape(shape, order="F" if is_fortran else "C")
 
 
-_KEYS = _KeyEncoding()
-_OWN: dict[str, Encoding] = {"npy": _NpyEncoding(), "integer": _IntegerEncoding()}
+def _stack(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any] | list[Any]:
+    """Stack arrays of one shape and type."""
+    return np.stack(arrays) if len({(array.dtype, array.shape) for array in arrays}) == 1 else arrays
+
+
+_KEYS = _ReadOnlyEncoding(lambda data: data.decode("utf-8", "surrogateescape"))  # names may hold any bytes
+_OWN: dict[str, Encoding] = {"npy": _ReadOnlyEncoding(_read_npy, _stack), "integer": _ReadOnlyEncoding(int, to_column)}

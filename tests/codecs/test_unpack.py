@@ -1,8 +1,8 @@
-"""Large blocks of memory."""
+"""Memory that files are unpacked to."""
 
 from __future__ import annotations
 
-from penstock.codecs.large_pages import new_memory
+from penstock.codecs.unpack import new_memory
 
 
 def test_memory_is_zeroed_and_of_the_size_that_was_asked_for() -> None:
