@@ -22,6 +22,7 @@ OTHERS = {
     "stream_config",
     "sample_transform",
     "batch_transform",
+    "seed_globals",
     "batch_size",
     "columnar",
     "allow_mix_change",

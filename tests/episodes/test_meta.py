@@ -19,6 +19,8 @@ from tests.episodes.recording import TYPES, number_of_type, write_types
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.reading.sample_rng import SampleRng
+
 LAYOUTS = {
     "v3": Layout(),
     "older_tasks": Layout(task_column="__index_level_0__", gop=250),
@@ -105,6 +107,25 @@ def test_pictures_as_bytes_and_transformed_once_per_camera(tmp_path: Path) -> No
     assert sorted(shapes) == [(2, 3, 64, 64), (3, 8, 8)]
     assert sample[CAMERA].dtype == sample[IMAGE].dtype == torch.uint8
     assert sample[CAMERA].shape == (2, 3, 32, 32)
+
+
+def test_pictures_of_a_transform_that_draws_are_the_same_on_any_world(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "set", Layout(has_images=True))
+
+    def noisy(picture: torch.Tensor, rng: SampleRng) -> torch.Tensor:
+        return picture + float(rng.random())
+
+    def frames(**seat: Any) -> dict[int, tuple[bytes, bytes]]:
+        settings: Any = {"image_transforms": noisy, "epoch_end": "uneven", **seat}
+        with StreamingLeRobotDataset(root=tmp_path / "set", **settings) as dataset:
+            seen = list(dataset)
+        return {
+            int(frame["index"]): (frame[CAMERA].numpy().tobytes(), frame[IMAGE].numpy().tobytes()) for frame in seen
+        }
+
+    alone = frames()
+    assert alone == frames(rank=0, world_size=2) | frames(rank=1, world_size=2)
+    assert len(set(alone.values())) == len(alone)
 
 
 def test_episodes_and_frames_can_be_left_out(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from penstock.reading.sample_rng import SampleRng
+
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 CAMERA: dict[str, Any] = {"dtype": "video", "shape": [SIZE, SIZE, 3]}
 LENGTHS = {"arm": [9, 6, 12, 5, 8, 10], "hand": [7, 13, 4, 6]}
@@ -211,6 +213,31 @@ def test_a_mix_pickles_with_its_transforms(robots: dict[str, Path]) -> None:
 
 def half(picture: torch.Tensor) -> torch.Tensor:
     return picture[..., ::2, ::2]
+
+
+def noisy(picture: torch.Tensor, rng: SampleRng) -> torch.Tensor:
+    return picture[..., ::2, ::2] + float(rng.random())
+
+
+def noisy_action(sample: dict[str, Any], rng: SampleRng) -> dict[str, Any]:
+    return {**sample, "action": sample["action"] + float(rng.random())}
+
+
+def test_transforms_that_draw_do_so_alike_on_any_world(robots: dict[str, Path]) -> None:
+    def frames(**seat: Any) -> dict[tuple[int, int], bytes]:
+        arm, hand = streams(robots)
+        hand.sample_transform = noisy_action
+        with StreamingLeRobotMix([arm, hand], image_transforms=noisy, episode_pool_size=3, **seat) as mix:
+            return {
+                (int(frame["dataset_index"]), int(frame["index"])): b"".join(
+                    frame[key].numpy().tobytes() for key in (TOP, WRIST, "action")
+                )
+                for frame in mix
+            }
+
+    alone = frames()
+    assert len(alone) == 80
+    assert alone == frames(rank=0, world_size=2) | frames(rank=1, world_size=2)
 
 
 def test_each_robot_may_have_transforms_of_its_own(robots: dict[str, Path]) -> None:

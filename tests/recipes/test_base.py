@@ -84,6 +84,8 @@ VALUES: dict[str, Any] = {
     "schedule": [(0, [1.0])],
     "mosaic_version": "0.5",
     "allow_mix_change": True,
+    "grow": "epoch",
+    "seed_globals": True,
     "storage_options": {},
     "sample_transform": lambda sample: sample,
     "batch_transform": lambda columns: columns,

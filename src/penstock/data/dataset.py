@@ -28,7 +28,8 @@ from penstock.interrupts import cut_short, trims_traceback
 from penstock.order.state_fields import MOST, check_fields
 from penstock.processes import end_with_parent
 from penstock.reading.collected_rows import SOON
-from penstock.reading.transforms import SampleTransforms, UnreadableSample, check_transform, make_columns, make_each
+from penstock.reading.sample_rng import keys_of_ids, takes_rng
+from penstock.reading.transforms import SampleTransforms, UnreadableSample, columns_maker, make_each
 from penstock.sources.fluent_verbs import FluentVerbs
 from penstock.units import check_whole
 
@@ -41,10 +42,12 @@ if TYPE_CHECKING:
     from penstock.data.sources.dataset_source import DatasetShardedSource, ShardNames
     from penstock.data.stream import Stream
     from penstock.formats.encodings.base import ImageDecoder
+    from penstock.order.keys import UInt64Array
     from penstock.order.mosaic.rules import MosaicVersion, SamplingMethod
     from penstock.order.plan import BatchingMethod, EpochEnd
     from penstock.order.schedule import MixSchedule
     from penstock.reading.pass_reader import MakeSamples
+    from penstock.reading.sample_rng import SampleRng
     from penstock.reading.source import Source
     from penstock.reading.transforms import BatchTransform, SampleTransform
     from penstock.scan.patterns import Given
@@ -122,9 +125,14 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
             the rows that it began with, and the next one has all.
         storage_options: Credentials and settings of the stores, under the names that fsspec uses.
         sample_transform: Your function, called on each sample as it is read; it returns what takes its place. It is
-            called after that of the stream, in the workers of the loader. If it raises, the error names the sample.
+            called after that of the stream, in the workers of the loader. If it raises, the error names the sample. A
+            function with an argument `rng` gets a generator that draws the same after a resume, on any world.
         batch_transform: The same for whole batches of columns, with `columnar=True`.
+        seed_globals: Seed the generators of Python, NumPy and torch before each sample, as `rng` is, for functions that
+            draw from these. It takes about 10 µs a sample.
     """
+
+    _shard_names: ShardNames | None = None
 
     def __init__(
         self,
@@ -173,16 +181,16 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
         storage_options: Mapping[str, Any] | None = None,
         sample_transform: SampleTransform | None = None,
         batch_transform: BatchTransform | None = None,
+        seed_globals: bool = False,
     ) -> None:
         given = dict(locals())
         settings = self._settings = DatasetSettings.of(given)
         self.streams = gather_streams(given)
         apply_defaults(self.streams, settings.stream_defaults)
         self.columnar = columnar
-        self._shard_names: ShardNames | None = None
-        check_transform(batch_transform, "batch_transform")
-        self.make_columns = None if batch_transform is None else partial(make_columns, batch_transform)
-        self._sample_transform, self._allow_mix_change = sample_transform, allow_mix_change
+        self.make_columns = columns_maker(batch_transform)
+        self._sample_transform, self._batch_transform = sample_transform, batch_transform
+        self._allow_mix_change, self._seeds_globals = allow_mix_change, seed_globals
         self._open(settings, batch_size)
         if columnar:
             self.check_columnar()
@@ -210,7 +218,8 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
         transforms = SampleTransforms(source, first_ids, of_streams, self._sample_transform)
         self._transforms = transforms if any(transforms.chains) else None
         self.run = RunState(planner, settings.seat, batch_size, self._opened.identity())
-        self.readers = PassReaders(self.run, source, first_ids, reading, self.counters)
+        draws = self._draws_columns or self._draws_samples
+        self.readers = PassReaders(self.run, source, first_ids, reading, self.counters, draws=draws)
 
     def __repr__(self) -> str:
         streams = ", ".join(map(repr, self.streams[:_STREAMS_SHOWN]))
@@ -248,9 +257,7 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
         if type(self).get_item is not StreamingDataset.get_item:
             return nest([self.get_item(int(number)) for number in ids], key)
         samples = self.readers.here.main.read(ids, SOON).samples()
-        if self._transforms is not None:
-            samples = make_each(self._transforms.apply, [int(number) for number in ids], samples, skips=False)
-        return nest(samples, key)
+        return nest(self.apply_transforms(ids, samples), key)
 
     def get_item(self, sample_id: int, *retry: Any, **named: Any) -> Any:  # noqa: ARG002
         """Return one sample by its number. Override this method to change samples; iterating calls it, too.
@@ -259,14 +266,24 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
         You may pass a number of retries, as in MosaicML Streaming; it has no effect, because `download_retry` counts.
         """
         readers = self.readers.here
-        sample = readers.at_hand.pop(sample_id, None)
+        sample, rng = readers.at_hand.pop(sample_id, None), readers.rng
         if sample is None:
             if not 0 <= sample_id < self.num_samples:
                 raise SampleIndexError(
                     f"sample {sample_id} is out of range: the dataset has {self.num_samples} samples", sample=sample_id
                 )
-            sample = readers.main.read_one(sample_id)
-        return sample if self._transforms is None else self._transforms.apply(sample_id, sample)
+            sample, rng = readers.main.read_one(sample_id), None
+        if self._transforms is None or (self._draws_samples and rng is None):
+            return self.apply_transforms([sample_id], [sample])[0]
+        return self._transforms.apply(sample_id, sample, rng)
+
+    def apply_transforms(self, ids: Sequence[int] | Int64Array, samples: list[Any]) -> list[Any]:
+        """Return what the transforms make of samples that were read by number."""
+        if self._transforms is None:
+            return samples
+        keys = keys_of_ids(self.run.seed(), ids) if self._draws_samples else None
+        make, numbers = self._transforms.apply, [int(number) for number in ids]
+        return make_each(make, numbers, samples, keys, skips=False, seeds_globals=self._seeds_globals)
 
     @trims_traceback
     def read_columns(self, key: Numbers) -> Columns:
@@ -276,7 +293,9 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
         """
         ids = resolve_flat(key, self.num_samples)
         columns = self.readers.here.main.read(ids, by_column=True).columns()
-        return columns if self.make_columns is None else self.make_columns(ids, columns)
+        if self.make_columns is None:
+            return columns
+        return self.make_columns(ids, columns, keys_of_ids(self.run.seed(), ids) if self._draws_columns else None)
 
     # --- Iterating --------------------------------------------------------------------------------------------
 
@@ -333,6 +352,11 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
             raise ConfigError(
                 "columnar=True reads whole columns and would not call your sample_transform: pass batch_transform="
             )
+        if self._seeds_globals:
+            raise ConfigError(
+                "seed_globals=True works on samples, and threads that read by column share these generators: take"
+                " rng in batch_transform= instead"
+            )
 
     # --- Samples of the user's making -------------------------------------------------------------------------
 
@@ -344,21 +368,41 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
 
     def _make_samples(self) -> MakeSamples | None:
         """Return what makes the samples that a pass yields from those that were read together."""
-        skips = self.on_error == "skip"
+        options: dict[str, Any] = {"skips": self.on_error == "skip", "seeds_globals": self._seeds_globals}
         if self._is_overridden:
-            return partial(self._call_overrides, skips=skips)
-        return None if self._transforms is None else partial(make_each, self._transforms.apply, skips=skips)
+            return partial(self._call_overrides, **options)
+        return None if self._transforms is None else partial(make_each, self._transforms.apply, **options)
 
-    def _call_overrides(self, ids: list[int], samples: list[Any], *, skips: bool) -> list[Any]:
+    @property
+    def _draws_columns(self) -> bool:
+        """Whether batches are made with draws for their rows."""
+        return self._batch_transform is not None and takes_rng(self._batch_transform)
+
+    @property
+    def _draws_samples(self) -> bool:
+        """Whether samples are made with a generator each."""
+        return self._seeds_globals or (self._transforms is not None and self._transforms.draws)
+
+    def _call_overrides(
+        self, ids: list[int], samples: list[Any], keys: UInt64Array | None, *, skips: bool, seeds_globals: bool
+    ) -> list[Any]:
         """Have the subclass make its samples by number; what it asks this class for was read already."""
-        self.readers.here.at_hand = {
+        here = self.readers.here
+        here.at_hand = {
             number: sample
             for number, sample in zip(ids, samples, strict=True)
             if not isinstance(sample, UnreadableSample)
         }
         is_asked_by_key = type(self).__getitem__ is not StreamingDataset.__getitem__
         one: Callable[[int], Any] = self.__getitem__ if is_asked_by_key else self.get_item
-        return make_each(lambda number, _: one(number), ids, samples, skips=True) if skips else [*map(one, ids)]
+        if keys is None and not skips:
+            return [*map(one, ids)]
+
+        def make(number: int, _: Any, rng: SampleRng | None = None) -> Any:
+            here.rng = rng
+            return one(number)
+
+        return make_each(make, ids, samples, keys, skips=skips, seeds_globals=seeds_globals)
 
     # --- Where it stands --------------------------------------------------------------------------------------
 

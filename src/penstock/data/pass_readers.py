@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from penstock.counters import Counters
     from penstock.data.passes import Pass
     from penstock.data.run_state import RunState
-    from penstock.reading.pass_reader import MakeColumns, MakeSamples, PassOptions, ThreadReader
+    from penstock.reading.pass_reader import MakeSamples, PassOptions, ThreadReader
     from penstock.reading.source import Source
+    from penstock.reading.transforms import MakeColumns
     from penstock.types import Columns, Int64Array
 
 
@@ -36,9 +37,16 @@ class PassReaders:
     """What a dataset, or a loader for it, reads with. Each process has its own open shards and counts."""
 
     def __init__(
-        self, run: RunState, source: Source, first_ids: Int64Array, options: PassOptions, counters: Counters
+        self,
+        run: RunState,
+        source: Source,
+        first_ids: Int64Array,
+        options: PassOptions,
+        counters: Counters,
+        *,
+        draws: bool = False,
     ) -> None:
-        self._run, self._options = run, options
+        self._run, self._options, self._draws = run, options, draws
         self._in_process = PerProcess(partial(_readers_here, source, first_ids, counters))
         self._num_yielded_before = 0  # of a worker that goes on from its own state
         self._announced: int | None = None
@@ -83,7 +91,7 @@ class PassReaders:
         schedule = self._run.schedule(self._run.join(number))
         self.here.under_way = delivered = DeliveredCount(schedule, self._num_yielded_before)
         self._num_yielded_before = 0
-        return PassReader(reader, self._options, delivered, **makes)
+        return PassReader(reader, self._options, delivered, **makes, draws=self._draws)
 
     # --- How far it has come ----------------------------------------------------------------------------------
 

@@ -228,13 +228,21 @@ class RunState:
 
     def schedule(self, begun: Pass) -> BatchSchedule:
         """Return what this worker reads in a pass that has begun."""
-        now, (worker, num_workers) = self.now(), worker_of()
+        passes, (worker, num_workers) = self.passes.read(), worker_of()
+        now = self.now(passes)
         return BatchSchedule(
             plan=now.plan,
             at=begun.at,
             seat=replace(now.seat, world=replace(now.seat.world, workers_per_rank=num_workers), worker=worker),
             global_batch_size=now.global_batch_size,
+            seed=self.seed(passes),
         )
+
+    def seed(self, passes: PassState | None = None) -> int:
+        """Return the seed of the run: that of its state, if one was loaded."""
+        state = (self.passes.read() if passes is None else passes).state or {}
+        seed: int = state.get("seed", state.get("shuffle_seed", self.planner.settings.shuffle_seed))
+        return seed
 
     # --- States -----------------------------------------------------------------------------------------------
 

@@ -338,7 +338,7 @@ class DatasetSettings:
             raise ConfigError(f"columns={columns!r} is a string: pass a list of column names")
         check_whole("batch_size", given["batch_size"], 1)
         check_whole("predownload", given["predownload"], 0)
-        for name in ("shuffle", "keep_zip", "columnar", "allow_unsafe_types", "allow_mix_change"):
+        for name in ("shuffle", "keep_zip", "columnar", "allow_unsafe_types", "allow_mix_change", "seed_globals"):
             check_bool(name, given[name])
         for name in ("storage_options", "stream_config"):
             check_mapping(name, given[name])

@@ -35,7 +35,8 @@ class StreamingLeRobotDataset(RobotDataset):
         repo_id: The name of the dataset; without `root`, of a dataset of the Hugging Face Hub.
         root: Where the dataset is: a folder, or a URL of any store.
         episodes: The numbers of the episodes to read; by default all.
-        image_transforms: Your function, called on the picture, or window of pictures, of each camera.
+        image_transforms: Your function, called on the picture, or window of pictures, of each camera; one with an
+            argument `rng` gets a generator that draws the same after a resume, on any world.
         delta_timestamps: Windows by key: offsets in seconds, each a multiple of 1/fps.
         tolerance_s: How far the frames of a video may be from the times of their rows.
         revision: A branch, tag or commit of the Hub.
@@ -121,7 +122,7 @@ class StreamingLeRobotDataset(RobotDataset):
         self.repo_id, self.root, self.revision, self.episodes = repo_id, settings.place, revision, episodes
         source = open_episodes(settings, counters := open_episode_counters())
         self._sources, self._episode_counters, self.meta = [source], counters, source.meta
-        stream = Stream(source=source, name=_STREAM)
+        stream = Stream(source=source, name=_STREAM, sample_transform=source.drawing_transform())
         stream.window = pool_window(source, settings)
         super().__init__(
             streams=[stream],

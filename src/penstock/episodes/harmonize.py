@@ -11,6 +11,7 @@ import numpy as np
 from penstock.episodes.info import ALWAYS, NUMBER_DTYPES
 from penstock.errors import ConfigError
 from penstock.extras import require
+from penstock.reading.sample_rng import SampleRng
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -155,5 +156,6 @@ def _picture_like(torch: Any, key: KeyOfMix) -> tuple[Any, Any]:
         dtype = torch.uint16 if key.feature.depth is None else torch.float32
     picture = _zeros(torch, key.shape, dtype)
     if key.pictures.image_transforms is not None:
-        picture = key.pictures.image_transforms(picture)
+        given = {"rng": SampleRng().begin(0)} if key.pictures.draws else {}
+        picture = key.pictures.image_transforms(picture, **given)
     return picture.shape, picture.dtype

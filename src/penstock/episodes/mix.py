@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.episodes.source import EpisodeSource
     from penstock.order.plan import EpochEnd
     from penstock.order.schedule import MixSchedule
+    from penstock.reading.transforms import SampleTransform
 
 
 # Arguments of a mix that hold for each of its datasets.
@@ -64,10 +66,18 @@ def open_mix(
     of_mix = _join_keys(streams, sources, windows, keys)
     made = []
     for number, (stream, source, of_stream) in enumerate(zip(streams, sources, settings, strict=True)):
-        alike = AlikeSamples(number=number, keys=of_mix, transform=stream.sample_transform)
-        made.append(stream.as_stream(source, alike))
+        made.append(stream.as_stream(source, _transform_of(stream, source, number, of_mix)))
         made[-1].window = pool_window(source, of_stream)
     return made, sources, of_mix
+
+
+def _transform_of(
+    stream: LeRobotStream, source: EpisodeSource, number: int, keys: Mapping[str, KeyOfMix]
+) -> SampleTransform:
+    """Return what makes samples of a dataset alike those of the others, and calls functions that draw."""
+    alike, own = AlikeSamples(number=number, keys=keys, transform=stream.sample_transform), stream.sample_transform
+    drawing = source.drawing_transform(replace(alike, transform=None), *filter(None, [own]))
+    return drawing or alike
 
 
 def _check_videos(sources: Sequence[EpisodeSource]) -> None:
@@ -138,7 +148,8 @@ class StreamingLeRobotMix(RobotDataset):
         keys: Which keys of the mix samples have, besides the numbers of frames; by default all that any dataset has.
         round_to_frames: Take the nearest frame where an offset is no multiple of 1/fps of a dataset; otherwise it is an
             error.
-        image_transforms: Your function, called on the picture, or window of pictures, of each camera.
+        image_transforms: Your function, called on the picture, or window of pictures, of each camera; one with an
+            argument `rng` gets a generator that draws the same after a resume, on any world.
         return_uint8: Give pictures as bytes from 0 to 255, instead of float32 from 0 to 1.
         episode_pool_size: How many episodes of each dataset are mixed at a time.
         pool_bytes: Mix fewer at a time if the rows of so many, of all datasets, could take more than this.

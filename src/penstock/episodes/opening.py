@@ -26,6 +26,7 @@ from penstock.episodes.video.pyav import PyavBackend
 from penstock.errors import BadIndexError, ConfigError
 from penstock.order.pool import pool_size
 from penstock.processes import PerProcess, num_processors
+from penstock.reading.sample_rng import takes_rng
 from penstock.storage.base import url_scheme
 from penstock.storage.local import LocalStore
 from penstock.units import parse_bytes
@@ -63,6 +64,7 @@ def open_episodes(
         tolerance_s=settings.tolerance_s,
         return_uint8=settings.return_uint8,
         image_transforms=settings.image_transforms,
+        draws=settings.image_transforms is not None and takes_rng(settings.image_transforms),
     )
     chosen = choose_frames(
         meta.episodes.lengths,

@@ -16,6 +16,7 @@ from penstock.episodes.info import NUMBER_DTYPES
 from penstock.errors import ConfigError, CorruptShardError, MissingExtraError
 from penstock.extras import require
 from penstock.formats.encodings.table import get_encoding
+from penstock.reading.sample_rng import takes_rng
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.episodes.info import Feature
-    from penstock.types import Int64Array
+    from penstock.reading.sample_rng import SampleRng
+    from penstock.types import Int64Array, Sample
 
 _MOST_FRAMES = 2.0**40
 
@@ -75,20 +77,40 @@ def window_of(frames: Int64Array, offsets: Int64Array, length: int) -> Window:
     return Window(clamped, wanted != clamped)
 
 
-ImageTransform = Callable[[Any], Any]
+ImageTransform = Callable[..., Any]  # of a picture and, if it has an argument of that name, `rng`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SampleOptions:
     """What a sample holds besides the frame itself, and how pictures are given.
 
-    Pictures are float32 from 0 to 1, or bytes; `image_transforms` is called on each of them last.
+    Pictures are float32 from 0 to 1, or bytes; `image_transforms` is called on each of them last. One that draws is
+    called by `TransformedPictures`, when the position of the sample is known.
     """
 
     windows: Mapping[str, Int64Array] = field(default_factory=dict)  # offsets in frames by key
     tolerance_s: float = 0.0
     return_uint8: bool = False
     image_transforms: ImageTransform | None = None
+    draws: bool = False  # whether `image_transforms` is given a generator
+
+
+@dataclass(frozen=True, slots=True)
+class TransformedPictures:
+    """Calls a function that draws on each picture, or window of pictures, of a sample; then others on the sample."""
+
+    transform: ImageTransform | None
+    keys: Sequence[str]
+    others: Sequence[Callable[..., Any]] = ()
+
+    def __call__(self, sample: Sample, rng: SampleRng) -> Any:
+        """Return the sample with other pictures."""
+        made: Any = dict(sample)
+        if self.transform is not None:
+            made |= {key: self.transform(made[key], rng=rng) for key in self.keys}
+        for other in self.others:
+            made = other(made, rng=rng) if takes_rng(other) else other(made)
+        return made
 
 
 def as_array(feature: Feature, values: Any, where: str) -> Any:
@@ -135,7 +157,7 @@ def to_picture(pixels: npt.NDArray[Any], options: SampleOptions, feature: Featur
     elif not options.return_uint8:  # by NumPy: torch would have a pool of threads do it
         lying = np.divide(lying, np.float32(255), dtype=np.float32)
     picture = torch.from_numpy(lying)
-    return picture if options.image_transforms is None else options.image_transforms(picture)
+    return picture if options.image_transforms is None or options.draws else options.image_transforms(picture)
 
 
 def stack_pictures(pictures: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:

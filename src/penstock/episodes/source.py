@@ -13,6 +13,7 @@ import numpy as np
 from penstock.episodes.counters import count_latency
 from penstock.episodes.samples import (
     SampleOptions,
+    TransformedPictures,
     Window,
     as_array,
     decode_image,
@@ -24,12 +25,13 @@ from penstock.episodes.samples import (
 from penstock.episodes.upcoming import ClipKey
 from penstock.errors import CorruptShardError
 from penstock.order.lru import LRU
+from penstock.reading.sample_rng import takes_rng
 from penstock.reading.source import FunctionReader, OpenShard, Source
 from penstock.reading.transforms import SKIPPED
 from penstock.thread_times import reading_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -101,6 +103,13 @@ class EpisodeSource(Source):
         self.rows_at_hand: LRU[dict[str, Any]] = LRU(most_bytes)
         features = [feature for feature in meta.row_features if not feature.is_image]
         self.row_bytes = sum(feature.frame_bytes if feature.dtype != "string" else _TEXT_BYTES for feature in features)
+
+    def drawing_transform(self, *others: Callable[..., Any]) -> TransformedPictures | None:
+        """Return what calls functions that draw: on pictures, then others on the sample; None: none of them draws."""
+        if not self.options.draws and not any(map(takes_rng, others)):
+            return None
+        cameras = [feature.key for feature in self.meta.schema.values() if feature.is_camera]
+        return TransformedPictures(self.options.image_transforms if self.options.draws else None, cameras, others)
 
     def open(self, shard: int) -> OpenShard:
         """Open an episode; its rows and videos are opened when its frames are read."""

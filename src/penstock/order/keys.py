@@ -50,6 +50,13 @@ def draw(key: int, counters: UInt64Array) -> UInt64Array:
     return mixed
 
 
+def draw_each(keys: UInt64Array, counters: range) -> UInt64Array:
+    """Return the numbers that `draw` gives for each of some keys, a row each."""
+    drawn = np.arange(counters.start, counters.stop, dtype=np.uint64) * _GOLDEN + keys[:, None]
+    _mix(drawn)
+    return drawn
+
+
 def _mix(numbers: UInt64Array) -> None:
     """Mix in place, so that numbers that differ in one bit end up having nothing in common."""
     scratch = numbers >> np.uint64(30)
@@ -84,8 +91,7 @@ def shuffle_each(keys: UInt64Array, sizes: Int64Array) -> tuple[Int64Array, npt.
     """Shuffle 0 … size − 1 for each of some keys as `permutation` does: one row each, and where rows have numbers."""
     numbers = np.arange(int(sizes.max(initial=0)), dtype=np.uint64)
     num_bits = np.array([max(size - 1, 0).bit_length() for size in sizes.tolist()], dtype=np.uint64)[:, None]
-    packed = numbers * _GOLDEN + keys[:, None]
-    _mix(packed)
+    packed = draw_each(keys, range(len(numbers)))
     packed >>= num_bits
     packed <<= num_bits
     packed |= numbers

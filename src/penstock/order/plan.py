@@ -83,6 +83,24 @@ def worker_first(plan: Plan, at: Cursor, turn: int, seat: Seat, global_batch_siz
     return plan.batch(at, step, seat, global_batch_size)[:1]
 
 
+@runtime_checkable
+class FindsPositions(Protocol):
+    """A plan whose ranks get other positions of a global batch than every so-and-so-many-th."""
+
+    def positions_of_batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
+        """Return the positions of one rank's share of a global batch in the epoch."""
+
+
+def batch_positions(
+    plan: Plan, at: Cursor, step: int, seat: Seat, global_batch_size: int, num_samples: int
+) -> Int64Array:
+    """Return the positions of so many samples, which are one rank's share of a global batch, in the epoch."""
+    if isinstance(plan, FindsPositions):
+        return plan.positions_of_batch(at, step, seat, global_batch_size)
+    begin, num_ranks = at.position + step * global_batch_size, seat.world.num_ranks
+    return begin + (seat.residue - begin) % num_ranks + num_ranks * np.arange(num_samples)
+
+
 def first_uses(shards: Int64Array, steps: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Of shards used at steps, the later the farther down the list, keep the first use of each."""
     # By hand: the first call of `np.unique` loads all of NumPy's masked arrays, while a user waits for a first batch.

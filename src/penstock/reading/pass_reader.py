@@ -44,14 +44,17 @@ if TYPE_CHECKING:
 
     from penstock.counters import Row
     from penstock.formats.base import ShardReader
+    from penstock.order.keys import UInt64Array
     from penstock.reading.collected_rows import CollectedRows
+    from penstock.reading.sample_rng import SampleRng
     from penstock.reading.schedule import BatchSchedule
     from penstock.reading.source import FetchesShards, Source
+    from penstock.reading.transforms import MakeColumns
     from penstock.types import Columns, Int64Array, Sample
 
-    # Gives what stands in the place of samples that were read, by their ids; some may be gaps, which stay.
-    MakeSamples: TypeAlias = Callable[[list[int], list[Any]], list[Any]]
-    MakeColumns: TypeAlias = Callable[[Int64Array, Columns], Columns]
+    # Makes what stands in the place of samples that were read, by their ids and, if wanted, their keys to draw from;
+    # some may be gaps, which stay.
+    MakeSamples: TypeAlias = Callable[[list[int], list[Any], UInt64Array | None], list[Any]]
     ReadBlock: TypeAlias = Callable[..., CollectedRows]  # of ids, and of a `Soon` if they are the first
 
 log = logging.getLogger("penstock.data")
@@ -197,6 +200,7 @@ class ProcessReaders:
         self.under_way: DeliveredCount | None = None  # the pass that this process reads itself
         # Samples that were read with others and that will be asked for one by one next.
         self.at_hand: dict[int, Any] = {}
+        self.rng: SampleRng | None = None  # of the sample that is being made of one at hand
 
     def of_thread(self) -> ThreadReader:
         """Return the reader of the thread that reads ahead, which finds it as it left it in the pass before."""
@@ -237,8 +241,9 @@ class ProcessReaders:
 class PassReader:
     """Reads the batches of a schedule from a source.
 
-    `make` gives what the pass yields for the samples that were read, and `make_columns` the same by column. A holder of
-    `delivered` knows how far the pass has come, without holding its reader.
+    `make` gives what the pass yields for the samples that were read, and `make_columns` the same by column; with
+    `draws`, they get keys to draw from. A holder of `delivered` knows how far the pass has come, without holding its
+    reader.
     """
 
     def __init__(
@@ -249,11 +254,13 @@ class PassReader:
         *,
         make: MakeSamples | None = None,
         make_columns: MakeColumns | None = None,
+        draws: bool = False,
     ) -> None:
         schedule, source = delivered.schedule, reader.source
         self._schedule, self._source, self._reader, self._options = schedule, source, reader, options
         self._fetched = fetched_by(source)
         self._delivered, self._make, self._make_columns = delivered, make, make_columns
+        self._draws = draws
         self._sample_bytes, shard_bytes = mean_sizes(source)
         self._portion_size = portion_size(self._sample_bytes, portion_bytes(source))
         self._has_large_shards = shard_bytes >= _LARGE_SHARD_BYTES
@@ -289,32 +296,36 @@ class PassReader:
         if self._fetched is None and not (self._skips or self._delivered.count):
             if self._announcer is not None:  # what is decoded on the way to it may be wanted soon
                 self._announcer.look_ahead(0)
-            yield from self._read(self._schedule.first_id(0))
-        for batches, skipped in self._blocks(by_column=False):
+            first = self._schedule.first_id(0)
+            yield from self._read(first, self._keys_of(0, [first]))
+        for batches, turn, skipped in self._blocks(by_column=False):
+            keys = self._keys_of(turn, batches)
             if self._skips:
-                yield self._delivered.hand_over(self._read_around(batches)[skipped:])
+                yield self._delivered.hand_over(self._read_around(batches, keys)[skipped:])
                 continue
             ids = np.concatenate(batches)[skipped:]
+            keys = None if keys is None else keys[skipped:]
             # Large samples come in portions, but a first batch from far away is asked for as a whole.
             is_whole = self._fetched is not None and not self._has_begun
             most = max(1, len(ids)) if is_whole or self._portion_size is None else self._portion_size
             for begin in range(0, len(ids), most):
-                yield from self._read(ids[begin : begin + most])
+                portion = slice(begin, begin + most)
+                yield from self._read(ids[portion], None if keys is None else keys[portion])
 
     def columns(self) -> Iterator[Columns]:
         """Yield batch after batch, by column."""
-        for batches, skipped in self._blocks(by_column=True):
-            block = self._read_columns(batches)
+        for batches, turn, skipped in self._blocks(by_column=True):
+            block, keys = self._read_columns(batches), self._keys_of(turn, batches)
             end = 0
             for ids in batches:
                 begin, end = end + min(skipped, len(ids)), end + len(ids)
                 skipped = max(0, skipped - len(ids))
                 if begin < end:
                     self._delivered.add(end - begin)
-                    yield self._cut(block, begin, end, ids)
+                    yield self._cut(block, begin, end, ids, None if keys is None else keys[begin:end])
             self._reader.counts.flush()
 
-    def _cut(self, block: CollectedRows, begin: int, end: int, ids: Int64Array) -> Columns:
+    def _cut(self, block: CollectedRows, begin: int, end: int, ids: Int64Array, keys: UInt64Array | None) -> Columns:
         counts, begun_ns = self._reader.counts, perf_counter_ns()
         try:
             columns = block.columns(begin, end)
@@ -326,18 +337,21 @@ class PassReader:
         if self._make_columns is None:
             return columns
         with counts.transforming():
-            return self._make_columns(ids[begin - end :], columns)
+            return self._make_columns(ids[begin - end :], columns, keys)
 
-    def _blocks(self, *, by_column: bool) -> Iterator[tuple[list[Int64Array], int]]:
-        """Yield the ids of several batches at a time, and how many samples of the first one were yielded before."""
+    def _keys_of(self, turn: int, batches: list[Int64Array]) -> UInt64Array | None:
+        return self._schedule.keys(turn, batches) if self._draws else None
+
+    def _blocks(self, *, by_column: bool) -> Iterator[tuple[list[Int64Array], int, int]]:
+        """Yield the ids of several batches, the turn of the first, and how many of its samples were yielded before."""
         schedule = self._schedule
         turn, skipped = divmod(self._delivered.count, schedule.batch_size)
         for block in schedule.blocks(turn, self._sample_bytes, self._source.spans, by_column=by_column):
             self._step = schedule.seat.step_of(turn)
             if self._announcer is not None:
                 self._announcer.look_ahead(turn)
+            yield block, turn, skipped
             turn += len(block)
-            yield block, skipped
             skipped = 0
 
     @property
@@ -346,7 +360,7 @@ class PassReader:
 
     # --- Reading a block ------------------------------------------------------------------------------------
 
-    def _read(self, ids: Int64Array) -> Iterator[Iterator[Any]]:
+    def _read(self, ids: Int64Array, keys: UInt64Array | None) -> Iterator[Iterator[Any]]:
         """Read samples all at once, and hand over some at a time of what was read."""
         reader = self._reader
         block: CollectedRows | None = None
@@ -357,10 +371,11 @@ class PassReader:
                 if block is None:
                     block = self._block(reader.read, ids)
                 # No list of them is kept here: they are freed when they were taken.
-                samples = self._delivered.hand_over(self._made(ids[some], block.samples(some.start, some.stop)))
+                drawn = None if keys is None else keys[some]
+                samples = self._delivered.hand_over(self._made(ids[some], block.samples(some.start, some.stop), drawn))
             yield samples
 
-    def _read_around(self, batches: list[Int64Array]) -> list[Any]:
+    def _read_around(self, batches: list[Int64Array], keys: UInt64Array | None) -> list[Any]:
         """Read a block; where samples cannot be read, others of their batches are in their places."""
         reader, ids = self._reader, np.concatenate(batches)
         with reader.counts.reading(ids):
@@ -369,13 +384,13 @@ class PassReader:
                 samples = self._block(reader.read, ids).samples()
             except SKIPPED:
                 samples = read_around(reader, ids)
-            return self._filled(batches, self._made(ids, samples))
+            return self._filled(batches, self._made(ids, samples, keys))
 
-    def _made(self, ids: Int64Array, samples: list[Any]) -> list[Any]:
+    def _made(self, ids: Int64Array, samples: list[Any], keys: UInt64Array | None) -> list[Any]:
         if self._make is None:
             return samples
         with self._reader.counts.transforming():
-            return self._make(ids.tolist(), samples)
+            return self._make(ids.tolist(), samples, keys)
 
     def _read_columns(self, batches: list[Int64Array]) -> CollectedRows:
         reader, ids = self._reader, np.concatenate(batches)

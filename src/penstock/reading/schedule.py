@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.formats.gather import SAMPLES_AT_ONCE
-from penstock.order.plan import worker_batches, worker_first
+from penstock.order.plan import batch_positions, worker_batches, worker_first
+from penstock.reading.sample_rng import keys_of_positions
 from penstock.reading.source import PORTION_BYTES
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.order.cursor import Cursor
     from penstock.order.id_spans import IdSpans
+    from penstock.order.keys import UInt64Array
     from penstock.order.plan import Plan
     from penstock.order.world import Seat
     from penstock.reading.source import FetchesShards, FollowsSamples
@@ -45,6 +47,7 @@ class BatchSchedule:
     at: Cursor
     seat: Seat
     global_batch_size: int
+    seed: int
 
     def ids(self, turns: range) -> list[Int64Array]:
         """Return the ids of some of the worker's batches, by their numbers; empty past the end."""
@@ -53,6 +56,14 @@ class BatchSchedule:
     def first_id(self, turn: int) -> Int64Array:
         """Return the first id of one of the worker's batches alone, if there is one."""
         return worker_first(self.plan, self.at, turn, self.seat, self.global_batch_size)
+
+    def keys(self, first_turn: int, batches: list[Int64Array]) -> UInt64Array:
+        """Return the keys of the samples of some of the worker's batches, from which transforms draw."""
+        positions = [
+            batch_positions(self.plan, self.at, self.seat.step_of(turn), self.seat, self.global_batch_size, len(ids))
+            for turn, ids in enumerate(batches, first_turn)
+        ]
+        return keys_of_positions(self.seed, self.at.epoch, np.concatenate(positions))
 
     def num_turns(self) -> int:
         """Count the batches of this worker."""

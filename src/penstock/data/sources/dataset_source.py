@@ -37,6 +37,9 @@ class ReadableDataset(Protocol):
     def _is_overridden(self) -> bool: ...
 
     def __getitem__(self, key: Any) -> Any: ...
+    def apply_transforms(self, ids: Sequence[int] | Int64Array, samples: list[Any]) -> list[Any]:
+        """Return what the transforms make of samples that were read by number."""
+        ...
 
 
 class ShardNames:
@@ -148,9 +151,7 @@ class DatasetShardedSource(ShardedSource):
             return made
         with dataset.readers.here.borrow_reader() as reader, reader.counts.reading(ids):
             samples = reader.read(ids).samples()
-        if dataset._transforms is None:
-            return samples
-        return [dataset._transforms.apply(number, each) for number, each in zip(ids.tolist(), samples, strict=True)]
+        return dataset.apply_transforms(ids, samples)
 
     def _length(self, number: int) -> int:
         return int(self._starts[number + 1] - self._starts[number])

@@ -66,6 +66,11 @@ class EpochBatches:
         shared_out: IdArray = self._share_out(self.entries(batch_id)[np.newaxis])[0]
         return shared_out
 
+    def places(self) -> IdArray:
+        """Return the places of a batch that each rank gets, as `[node][rank][slot]`."""
+        dealt: IdArray = self._share_out(np.arange(self.body.shape[1])[np.newaxis])[0]
+        return dealt
+
     def num_batches(self, node: int, rank: int) -> int:
         """Count the batches up to the last one in which a rank gets anything."""
         num_batches = len(self)

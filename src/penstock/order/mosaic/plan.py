@@ -139,6 +139,13 @@ class MosaicPlan:
             return np.empty(0, np.int64)
         return _without_empty(batches.by_rank(step)[seat.node, seat.local_rank])
 
+    def positions_of_batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
+        """Return the positions of one rank's share of a global batch in the epoch."""
+        batches = self.epoch_batches(at, seat.world, global_batch_size)
+        is_there = batches.by_rank(step)[seat.node, seat.local_rank] != EMPTY
+        places: Int64Array = batches.places()[seat.node, seat.local_rank][is_there]
+        return at.position + step * global_batch_size + places
+
     def batches(self, at: Cursor, steps: range, seat: Seat, global_batch_size: int) -> list[Int64Array]:
         """Return the same for several steps at once."""
         return [self.batch(at, step, seat, global_batch_size) for step in steps]

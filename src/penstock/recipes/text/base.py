@@ -15,6 +15,7 @@ from penstock.sources.tokens.tokenizers import TokenizerConfig, load_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.order.keys import UInt64Array
     from penstock.types import Sample
 
 
@@ -55,12 +56,15 @@ class TokenizedDataset(StreamingDataset):
         """Return the tokens of one text."""
         return self._tokens_of([super().get_item(sample_id, *retry, **named)])[0]
 
-    def _call_overrides(self, ids: list[int], samples: list[Any], *, skips: bool) -> list[Any]:
+    def _call_overrides(
+        self, ids: list[int], samples: list[Any], keys: UInt64Array | None, *, skips: bool, seeds_globals: bool
+    ) -> list[Any]:
         """Tokenize all texts that were read together; those that could not be read stay gaps."""
         if type(self).get_item is not TokenizedDataset.get_item:
-            return super()._call_overrides(ids, samples, skips=skips)
+            return super()._call_overrides(ids, samples, keys, skips=skips, seeds_globals=seeds_globals)
         if self._transforms is not None:
-            samples = make_each(self._transforms.apply, ids, samples, skips=skips)
+            make = self._transforms.apply
+            samples = make_each(make, ids, samples, keys, skips=skips, seeds_globals=seeds_globals)
         texts = iter(self._tokens_of([each for each in samples if not isinstance(each, UnreadableSample)]))
         return [each if isinstance(each, UnreadableSample) else next(texts) for each in samples]
 
