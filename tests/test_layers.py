@@ -45,6 +45,7 @@ EVERYWHERE = {
     "lazy_names",
     "counters",
     "thread_times",
+    "threads",
     "_version",
 }
 ENTRY_POINTS = {"__init__", "__main__"}

@@ -1,9 +1,8 @@
-"""Threads for bursts, and how many the fetcher needs under load."""
+"""How many threads the fetcher needs under load."""
 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import MDSWriter
-from penstock.fetcher.server import ElasticThreads
-from tests.cache.kit import fetcher_pids, finish, start_client, wait_until
+from tests.cache.kit import fetcher_pids, finish, start_client
 from tests.servers.faults import FaultProxy, Faults
 
 if TYPE_CHECKING:
@@ -24,47 +22,6 @@ if TYPE_CHECKING:
 
     from tests.servers.nginx import WebServer
 
-
-def named(name: str) -> int:
-    return sum(thread.name == name for thread in threading.enumerate())
-
-
-def test_as_many_threads_as_there_is_work_up_to_a_bound() -> None:
-    threads, gate = ElasticThreads(3, "test-bound", rest_s=0.05), threading.Event()
-    waiting = [threads.submit(gate.wait) for _ in range(10)]
-    assert named("test-bound") == 3
-    gate.set()
-    assert all(future.result(30) for future in waiting)
-    wait_until(lambda: named("test-bound") == 0)
-    assert threads.submit(divmod, 7, 2).result(30) == (3, 1)  # and they come back
-
-
-def test_a_thread_that_rests_is_used_again() -> None:
-    threads = ElasticThreads(5, "test-rest", rest_s=30)
-    idents = set()
-    for _ in range(20):
-        idents.add(threads.submit(threading.get_ident).result(30))
-        wait_until(lambda: threads._num_idle == 1)
-    assert len(idents) == 1
-    threads.shutdown()
-    wait_until(lambda: named("test-rest") == 0)
-    with pytest.raises(RuntimeError, match="test-rest"):
-        threads.submit(print)
-
-
-def test_errors_come_where_the_result_is_waited_for_and_what_has_not_begun_is_cancelled() -> None:
-    threads, gate = ElasticThreads(1, "test-errors"), threading.Event()
-    with pytest.raises(ZeroDivisionError):
-        threads.submit(divmod, 1, 0).result(30)
-    running, waiting = threads.submit(gate.wait), threads.submit(print)
-    wait_until(running.running)
-    threads.shutdown(cancel_futures=True)
-    assert waiting.cancelled()
-    gate.set()
-    assert running.result(30)
-
-
-# --- The fetcher under load ---------------------------------------------------------------------------------
 
 CLIENT = """
 import sys

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.cachedir.folder import prepare_folder
 from penstock.cachedir.items import names_of
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
-from penstock.fetcher.queue import ItemQueue, Request
+from penstock.fetcher.queue import MOST_DIRECTORIES, ItemQueue, Request
 from penstock.fetcher.transfer import Transfer, transfer
 from penstock.files import our_error
+from penstock.threads import WorkerThreads
 from penstock.wire import messages
 from penstock.wire.messages import GroupUpdate, NodeCounts, Pending, Progress, Registered
 from penstock.wire.quota import is_news
@@ -72,11 +72,9 @@ class Scheduler:
         self._telling = threading.RLock()  # one by one, in order; a group that is told may leave meanwhile
         self._too_full: frozenset[str] = frozenset()  # directories that hold more than a limit that came later
         self._tight: dict[str, float] = {}  # directories in which room is waited for, and until when they count
-        self._begun: deque[QueuedItem] = deque()  # for which a thread is about to come
-        self._num_idle = 0  # threads
+        self._threads = WorkerThreads(MOST_DIRECTORIES, "penstock-download", _REST_S)
         self._is_closed = False
         # Each of these is waited on by one kind of thread, so that a note to one never wakes another instead.
-        self._has_begun = threading.Condition(self._lock)
         self._all_ended = threading.Condition(self._lock)
         self._clock_news = threading.Condition(self._lock)
         self._clock: threading.Thread | None = None  # there while anything waits for room
@@ -276,7 +274,7 @@ class Scheduler:
                     request.future.cancel()
             self._is_closed = True
             self._clock_news.notify()
-            self._has_begun.notify_all()
+        self._threads.shutdown(cancel_futures=False)
         self._pool.close()
         self._rooms.close()
 
@@ -328,24 +326,7 @@ class Scheduler:
         """Have all items brought that may begin now, each by a thread. With the lock."""
         while not self._is_closed and (queued := self._queue.take(len(self._transfers))) is not None:
             self._transfers[queued.key] = Transfer(queued)
-            self._begun.append(queued)
-            if len(self._begun) > self._num_idle:
-                threading.Thread(target=self._work, name="penstock-download", daemon=True).start()
-            else:
-                self._has_begun.notify()
-
-    def _work(self) -> None:
-        """Bring one item after the other, until none has come for a while."""
-        while (queued := self._next()) is not None:
-            self._serve(queued)
-            del queued  # the next may be long in coming
-
-    def _next(self) -> QueuedItem | None:
-        with self._has_begun:
-            self._num_idle += 1
-            self._has_begun.wait_for(lambda: self._begun or self._is_closed, _REST_S)
-            self._num_idle -= 1
-            return self._begun.popleft() if self._begun else None
+            self._threads.submit(self._serve, queued).add_done_callback(Future.result)  # which logs what fails there
 
     def _end(self, queued: QueuedItem) -> None:
         del self._transfers[queued.key]

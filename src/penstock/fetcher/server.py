@@ -9,8 +9,6 @@ import json
 import logging
 import threading
 import time
-from collections import deque
-from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -21,6 +19,7 @@ from penstock.errors import FetcherError, PenstockError
 from penstock.failpoints import failpoint
 from penstock.storage.base import HasCommits, check_writable, open_store
 from penstock.storage.retry import RetryHooks
+from penstock.threads import WorkerThreads
 from penstock.wire import frames, messages
 from penstock.wire.address import check_peer
 
@@ -71,10 +70,10 @@ class Server:
         self._numbers = itertools.count()
         self._idle_since = time.monotonic() + FIRST_CLIENT_S - GRACE_S
         self._changed = asyncio.Event()
-        self.store_threads = ElasticThreads(_MOST_STORE_CALLS, "penstock-store")
+        self.store_threads = WorkerThreads(_MOST_STORE_CALLS, "penstock-store", _REST_S)
         # Each client has one of these at most, while it needs it: a directory on a slow disk holds up only those who
         # use it.
-        self.client_threads = ElasticThreads(_MOST_CLIENTS, "penstock-client")
+        self.client_threads = WorkerThreads(_MOST_CLIENTS, "penstock-client", _REST_S)
 
     async def run(self, on_ready: Callable[[], None], may_leave: Callable[[], bool]) -> None:
         """Serve until no client has been connected for a while and `may_leave` agrees."""
@@ -92,8 +91,8 @@ class Server:
             except asyncio.TimeoutError:
                 continue
         server.close()
-        self.client_threads.shutdown()
-        self.store_threads.shutdown(cancel_futures=True)
+        self.client_threads.shutdown(cancel_futures=False)
+        self.store_threads.shutdown()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = next(self._numbers)
@@ -369,77 +368,6 @@ _AT_ONCE = (messages.Released, messages.LeaseAcquired, messages.GetStats, messag
 _ASIDE = (messages.Fetch, messages.Read, messages.CallStore)
 
 
-# --- Threads for work that comes in bursts ------------------------------------------------------------------
-
-
-class ElasticThreads(Executor):
-    """Runs what it is given in the order of asking.
-
-    An executor of the standard library keeps every thread that it ever needed, and here each client may need one at
-    some time.
-    """
-
-    def __init__(self, most: int, name: str, rest_s: float = _REST_S) -> None:
-        self._most, self._name, self._rest_s = most, name, rest_s
-        self._changed = threading.Condition()
-        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._num_threads = self._num_idle = 0
-        self._is_closed = False
-
-    def submit(self, action: Callable[..., T], /, *arguments: Any, **options: Any) -> Future[T]:
-        """Run something soon; the future gives its result or its error."""
-        future: Future[T] = Future()
-        with self._changed:
-            if self._is_closed:
-                raise RuntimeError(f"{self._name} was shut down")
-            self._waiting.append((future, partial(action, *arguments, **options)))
-            if self._num_idle < len(self._waiting) and self._num_threads < self._most:
-                self._num_threads += 1
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
-            else:
-                self._changed.notify()
-        return future
-
-    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Begin nothing more; threads end when they are done with what they do, and are not waited for."""
-        with self._changed:
-            self._is_closed = True
-            left = list(self._waiting) if cancel_futures else []
-            if cancel_futures:
-                self._waiting.clear()
-            self._changed.notify_all()
-        for future, _ in left:
-            future.cancel()
-
-    def _work(self) -> None:
-        while (work := self._next()) is not None:
-            future, action = work
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = action()
-                except BaseException as error:  # noqa: BLE001  raised where the result is waited for
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-                    del result
-            del work, future, action  # they may hold much memory, and the next may be long in coming
-
-    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
-        """Wait for work; None: this thread is not needed any more."""
-        with self._changed:
-            self._num_idle += 1
-            try:
-                while not self._waiting:
-                    if self._is_closed or not self._changed.wait(self._rest_s):
-                        if self._waiting:  # it came at the last moment
-                            break
-                        self._num_threads -= 1
-                        return None
-                return self._waiting.popleft()
-            finally:
-                self._num_idle -= 1
-
-
 # --- For processes that have no client of their own ---------------------------------------------------------
 
 
@@ -455,32 +383,24 @@ def call_store(
         if is_over.wait(seconds):
             raise FetcherError(f"the client that wanted to {call.action} has disconnected")
 
-    hooks = RetryHooks(sleep=pause, on_retry=on_retry)
-    return _act(open_store(call.store, retry=call.retry, hooks=hooks), call)
-
-
-def _act(store: Store, call: messages.CallStore) -> tuple[messages.StoreAnswer, bytes]:
-    data = b""
-    info = None
-    if call.action == "read":
-        data = store.read(call.key, call.span)
-    elif call.action == "read_piece" and call.span is not None:
-        piece, info = store.read_piece(call.key, call.span, call.etag)
-        data = bytes(piece)
-    elif call.action == "stat":
-        info = store.stat(call.key)
-    elif call.action == "list":
-        data = json.dumps([asdict(found) for found in store.list(call.key)]).encode()
-    elif call.action == "revision":
-        data = (store.commit() if isinstance(store, HasCommits) else "").encode()
-    elif call.action == "check":
-        check_writable(store)
-    elif call.action == "upload" and call.path is not None:
-        store.upload(Path(call.path), call.key)
-    elif call.action == "download" and call.path is not None:
-        store.download(call.key, Path(call.path), call.span)
-    elif call.action == "delete":
-        store.delete(call.key)
-    else:
+    act = _STORE_ACTIONS.get(call.action)
+    if act is None or getattr(call, _NEEDED.get(call.action, "key")) is None:
         raise FetcherError(f"a client asked for the unknown store action {call.action!r}")
-    return messages.StoreAnswer(info), data
+    store = open_store(call.store, retry=call.retry, hooks=RetryHooks(sleep=pause, on_retry=on_retry))
+    found = act(store, call, call.span, None if call.path is None else Path(call.path))
+    data, info = found if isinstance(found, tuple) else (found or b"", None)
+    return messages.StoreAnswer(info), bytes(data)
+
+
+_STORE_ACTIONS: dict[str, Callable[[Store, messages.CallStore, Any, Any], Any]] = {  # with its span, and its path
+    "read": lambda store, call, span, _: store.read(call.key, span),
+    "read_piece": lambda store, call, span, _: store.read_piece(call.key, span, call.etag),
+    "stat": lambda store, call, *_: (b"", store.stat(call.key)),
+    "list": lambda store, call, *_: json.dumps([asdict(found) for found in store.list(call.key)]).encode(),
+    "revision": lambda store, *_: (store.commit() if isinstance(store, HasCommits) else "").encode(),
+    "check": lambda store, *_: check_writable(store),
+    "upload": lambda store, call, _, path: store.upload(path, call.key),
+    "download": lambda store, call, span, path: store.download(call.key, path, span),
+    "delete": lambda store, call, *_: store.delete(call.key),
+}
+_NEEDED = {"read_piece": "span", "upload": "path", "download": "path"}

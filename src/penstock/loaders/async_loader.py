@@ -7,7 +7,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from penstock.blocks.block import Block
-from penstock.blocks.worker_threads import WorkerThreads
 from penstock.data.ranks import find_seat
 from penstock.errors import ConfigError
 from penstock.loaders.collate import collate_batch, takes_rows
@@ -16,6 +15,7 @@ from penstock.loaders.placement import find_placement
 from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings
 from penstock.loaders.threads import batches_of
 from penstock.sources.base import IndexedSource, ShardedSource, as_source
+from penstock.threads import WorkerThreads
 from penstock.units import check_whole, parse_bytes
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.blocks.worker_threads import WorkerThreads
+from penstock.threads import WorkerThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from penstock.blocks.worker_threads import WorkerThreads
 from penstock.codecs.compress import reading_codec
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.base import GuessesRows, get_format
 from penstock.formats.parts import open_files
 from penstock.reading.source import OpenShard, Source
+from penstock.threads import WorkerThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

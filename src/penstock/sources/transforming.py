@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 from penstock.blocks.block import Block, join_blocks
 from penstock.blocks.stage import resume
-from penstock.blocks.worker_threads import WorkerThreads
 from penstock.errors import TransformError
 from penstock.order.state_fields import check_fields
 from penstock.sources.transforms import BatchTransform, apply_to_batch, apply_to_each
+from penstock.threads import WorkerThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

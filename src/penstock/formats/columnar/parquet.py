@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock.blocks.block import Block
-from penstock.blocks.worker_threads import WorkerThreads
 from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.formats.columnar.arrow_types import checked, describe_schema, naming, pyarrow
@@ -40,6 +39,7 @@ from penstock.formats.columnar.format import (
     write_shard,
 )
 from penstock.formats.columnar.write import CHUNK_BYTES, join_small
+from penstock.threads import WorkerThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,12 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.blocks.stage import check_row
-from penstock.blocks.worker_threads import WorkerThreads
 from penstock.formats.columnar.arrow import arrow_blocks, count_rows, schema_of
 from penstock.formats.columnar.arrow_types import check_alike, check_columns, naming
 from penstock.formats.columnar.format import BatchBlocks
 from penstock.formats.columnar.parquet import ParquetReading, as_condition, cut_groups, read_footer
 from penstock.sources.files.base import FileShardedSource, as_names
+from penstock.threads import WorkerThreads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

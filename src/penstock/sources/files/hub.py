@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.blocks.worker_threads import WorkerThreads
 from penstock.cache.proxied import open_pinned
 from penstock.cachedir.layout import user_cache_dir
 from penstock.errors import ConfigError, NoReadableFilesError, ObjectNotFoundError
@@ -27,6 +26,7 @@ from penstock.storage.base import check_key, open_store, redacted, resolve_store
 from penstock.storage.hub import HubStore
 from penstock.storage.hub_location import parse_hub_url
 from penstock.storage.local import LocalStore
+from penstock.threads import WorkerThreads
 
 if TYPE_CHECKING:
     import os
