@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
-from penstock.threads import WorkerThreads
+from penstock.errors import StoreError
+from penstock.threads import WorkerThreads, call_all
 from tests.cache.kit import wait_until
 
 
@@ -29,7 +31,7 @@ def test_a_thread_that_rests_is_used_again() -> None:
     idents = set()
     for _ in range(20):
         idents.add(threads.submit(threading.get_ident).result(30))
-        wait_until(lambda: threads._crew.idle._value == 1)
+        wait_until(lambda: threads._crew.num_idle == 1)
     assert len(idents) == 1
     threads.shutdown()
     wait_until(lambda: named("test-rest") == 0)
@@ -61,3 +63,29 @@ def test_a_dropped_executor_ends_its_threads_and_what_waits_may_still_be_done() 
     assert threads.submit(divmod, 7, 2).result(30) == (3, 1)
     del threads
     wait_until(lambda: named("test-dropped") == 0)
+
+
+# --- Several calls at a time ------------------------------------------------------------------------------------
+
+
+def test_answers_come_in_order_however_many_there_are() -> None:
+    assert call_all([partial(int, number) for number in range(100)], 7, "test-all") == list(range(100))
+    assert call_all([], 7, "test-all") == []
+
+
+def test_all_are_asked_at_the_same_time() -> None:
+    together = threading.Barrier(10, timeout=60)
+    assert sorted(call_all([together.wait] * 10, 32, "test-all")) == list(range(10))
+
+
+def test_an_error_is_raised_though_others_are_still_waiting() -> None:
+    gate = threading.Event()
+
+    def fail() -> bool:
+        raise StoreError("away")
+
+    try:
+        with pytest.raises(StoreError, match="away"):
+            call_all([fail, gate.wait], 2, "test-all")
+    finally:
+        gate.set()

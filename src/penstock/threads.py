@@ -7,13 +7,13 @@ import queue
 import threading
 import time
 import weakref
-from concurrent.futures import Executor, Future
+from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     Work = tuple[Future[Any], Callable[[], Any]]
 
@@ -42,6 +42,17 @@ class WorkerThreads(Executor):
         self._crew.leave(cancels=cancel_futures)
 
 
+def call_all(calls: Sequence[Callable[[], T]], most: int, name: str) -> list[T]:
+    """Return what all calls give, in order, made by at most so many threads.
+
+    The first failure, in their order, is raised at once, and so is an interrupt, whatever the others wait for.
+    """
+    with WorkerThreads(min(most, len(calls)), name) as threads:
+        running = [threads.submit(call) for call in calls]
+        done, _ = wait(running, return_when=FIRST_EXCEPTION)
+        return [each.result() for each in running if each in done]
+
+
 class _Crew:
     """The threads of an executor, which they must not keep alive, and what they have to do."""
 
@@ -49,8 +60,9 @@ class _Crew:
         self._most, self._name, self._rest_s = most, name, rest_s
         self._lock = threading.RLock()  # the collector may drop an executor at any time
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self.idle = threading.Semaphore(0)  # threads that wait for work, less the work that comes to them
         self._num_threads = 0
+        self.num_idle = 0  # threads that wait for work, but for as many as work has come for
+        self._num_later = 0  # how much of the work waits for a thread that is busy
         self._has_left = False
         _crews.add(self)
 
@@ -60,11 +72,15 @@ class _Crew:
             if self._has_left:
                 raise RuntimeError(f"{self._name} was shut down")
             self._work.put((future, action))
-            if not self.idle.acquire(blocking=False) and self._num_threads < self._most:
+            if self.num_idle:
+                self.num_idle -= 1
+            elif self._num_threads < self._most:
                 self._num_threads += 1
                 thread = threading.Thread(target=self._do_all, name=self._name, daemon=True)
                 _threads.add(thread)
                 thread.start()
+            else:
+                self._num_later += 1
         return future
 
     def leave(self, *, cancels: bool) -> None:
@@ -72,14 +88,17 @@ class _Crew:
             if self._has_left:
                 return
             self._has_left = True
-            with suppress(queue.Empty):
-                while cancels and (item := self._work.get_nowait()) is not None:
-                    item[0].cancel()
+            if cancels:
+                self._num_later = 0
+                with suppress(queue.Empty):
+                    while item := self._work.get_nowait():
+                        item[0].cancel()
             for _ in range(self._num_threads):
                 self._work.put(None)
 
     def _do_all(self) -> None:
-        while (item := self._next()) is not None:
+        item = self._work.get()
+        while item is not None:
             future, action = item
             if future.set_running_or_notify_cancel():
                 try:
@@ -87,19 +106,25 @@ class _Crew:
                 except BaseException as error:  # noqa: BLE001  raised again where the result is waited for
                     future.set_exception(error)
             del item, future, action  # they may hold much memory, and the next may be long in coming
+            item = self._next()
 
     def _next(self) -> Work | None:
         """Wait for work; None: this thread is not needed any more."""
-        with suppress(queue.Empty):
-            return self._work.get_nowait()
-        self.idle.release()
+        with self._lock:
+            if self._num_later:
+                self._num_later -= 1
+                return self._work.get()
+            if self._has_left:
+                return None
+            self.num_idle += 1
         with suppress(queue.Empty):
             return self._work.get(timeout=self._rest_s)
         with self._lock:
-            if self.idle.acquire(blocking=False):  # else some has come for it at the last moment
+            if self.num_idle:
+                self.num_idle -= 1
                 self._num_threads -= 1
                 return None
-        return self._work.get()
+        return self._work.get()  # it came at the last moment
 
 
 _crews: weakref.WeakSet[_Crew] = weakref.WeakSet()

@@ -25,6 +25,11 @@ def doubled(rows: Iterable[Any], num_threads: int, num_ahead: int = 4) -> Genera
     return make_batches(lambda _: labelled, double, num_threads=num_threads, num_ahead=num_ahead)
 
 
+def slowly_doubled(row: Any) -> Any:
+    time.sleep(0.05)
+    return 2 * row
+
+
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-prefetch")]
 
@@ -68,9 +73,10 @@ def test_errors_come_in_their_place(num_threads: int) -> None:
 
 @pytest.mark.parametrize("how", ["close", "drop"])
 def test_threads_end(how: str) -> None:
-    batches = doubled(count(), num_threads=2, num_ahead=2)
-    next(batches)
-    assert threads()
+    labelled: Any = ((row, "") for row in count())
+    batches = make_batches(lambda _: labelled, slowly_doubled, num_threads=2, num_ahead=2)
+    assert [next(batches)[0] for _ in range(3)] == [0, 2, 4]
+    assert threads()  # which quick batches do without
     if how == "close":
         batches.close()
     del batches

@@ -1,34 +1,48 @@
-"""Many questions at the same time, and their answers in order."""
+"""The shards of all streams by number, and rows that came where the index let one expect them."""
 
 from __future__ import annotations
 
-import threading
-from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.errors import StoreError
-from penstock.reading.shard_table import ask_all
+from penstock import MDSWriter, Stream, StreamingDataset
+from penstock.reading.shard_table import _pieces_within
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GUESS = [Span(10, 20)]
 
 
-def test_answers_come_in_order_however_many_there_are() -> None:
-    assert ask_all([partial(int, number) for number in range(100)]) == list(range(100))
-    assert ask_all([]) == []
+@pytest.mark.parametrize(
+    ("spans", "found"),
+    [
+        ([Span(10, 20)], [b"0123456789"]),
+        ([Span(10, 12), Span(15, 20)], [b"01", b"56789"]),
+        ([Span(15, 15)], [b""]),
+        ([Span(9, 12)], None),
+        ([Span(10, 12), Span(19, 21)], None),
+    ],
+)
+def test_rows_within_what_came_need_not_be_read(spans: list[Span], found: list[bytes] | None) -> None:
+    assert _pieces_within(spans, GUESS, [b"0123456789"]) == found
 
 
-def test_all_are_asked_at_the_same_time() -> None:
-    together = threading.Barrier(10, timeout=60)
-    assert sorted(ask_all([together.wait] * 10)) == list(range(10))
+def test_of_several_guesses_all_have_to_be_right() -> None:
+    guess = [Span(0, 2), Span(4, 6)]
+    assert _pieces_within(guess, guess, [b"ab", b"cd"]) == [b"ab", b"cd"]
+    assert _pieces_within([Span(0, 2), Span(4, 5)], guess, [b"ab", b"cd"]) is None
 
 
-def test_an_error_is_raised_though_others_are_still_waiting() -> None:
-    gate = threading.Event()
-
-    def fail() -> bool:
-        raise StoreError("away")
-
-    try:
-        with pytest.raises(StoreError, match="away"):
-            ask_all([fail, gate.wait])
-    finally:
-        gate.set()
+def test_shards_of_streams_lie_end_to_end(tmp_path: Path) -> None:
+    for name in "ab":
+        with MDSWriter(out=tmp_path / name, columns={"id": "int"}, size_limit=200) as writer:
+            for number in range(60):
+                writer.write({"id": number})
+    one = StreamingDataset(local=tmp_path / "a").num_shards
+    assert one > 1
+    both = StreamingDataset(streams=[Stream(local=tmp_path / name) for name in "ab"])
+    assert both.num_shards == 2 * one
+    assert [both[number]["id"] for number in (0, 59, 60, 119)] == [0, 59, 0, 59]

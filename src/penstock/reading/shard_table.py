@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.base import GuessesRows, get_format
 from penstock.formats.parts import open_files
 from penstock.reading.source import OpenShard, Source
-from penstock.threads import WorkerThreads
+from penstock.threads import call_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -144,11 +144,10 @@ def check_layouts(index: Index, options: ReadOptions) -> None:
 # --- A few rows of a shard that is far away: only their bytes are fetched, not the shard -----------------------------
 
 
-T = TypeVar("T")
-
 # Past this part of its rows, or once this many were asked for, a shard is worth fetching whole.
 _MAX_PART = 1 / 4
 _MAX_ROWS = 64
+_MOST_THREADS = 32
 _NO_ROWS = np.zeros(0, np.int64)
 
 
@@ -242,7 +241,8 @@ class RangedRows:
             found = {stream: iter(cache.read_many(stream, each, shards[stream], meanwhile))}
         else:
             asked = [partial(cache.read_many, stream, each, shards[stream]) for stream, each in places.items()]
-            found = {stream: iter(answer) for stream, answer in zip(places, ask_all(asked), strict=True)}
+            answers = call_all(asked, _MOST_THREADS, "penstock-ranges")
+            found = {stream: iter(answer) for stream, answer in zip(places, answers, strict=True)}
         return [[next(found[ask.stream]) for _ in spans] for ask, spans in wanted]
 
 
@@ -261,15 +261,3 @@ def _pieces_within(spans: list[Span], guess: list[Span], pieces: list[bytes]) ->
         return None
     begin = guess[0].begin
     return [pieces[0][span.begin - begin : span.end - begin] for span in spans]
-
-
-_MOST_THREADS = 32
-
-
-def ask_all(questions: Sequence[Callable[[], T]]) -> list[T]:
-    """Return all answers in order; the first error is raised. An interrupt leaves at once, whatever is waited for."""
-    threads = WorkerThreads(min(len(questions), _MOST_THREADS), "penstock-ranges")
-    try:
-        return [answer.result() for answer in [threads.submit(question) for question in questions]]
-    finally:
-        threads.shutdown()

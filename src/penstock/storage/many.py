@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from penstock.errors import ObjectNotFoundError, StoreError
+from penstock.threads import call_all
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_THREADS = 16  # for stores that have no asynchronous calls, and for what these failed to bring
+_NAME, _THREADS = "penstock-ask", 16  # for stores that have no asynchronous calls, and for what these failed to bring
 # obstore hands each answer over in a thread of its own pool. Usually a few are enough for all, because that takes no
 # time; while they wait for a busy interpreter there are as many as answers, and more. They stay for some seconds: if
 # there are many already, fewer answers need no others.
@@ -59,17 +60,20 @@ def read_many(store: Store, questions: Sequence[Question]) -> Iterator[NumberedA
         left.discard(number)
         yield number, data, info
     again = sorted(left)
-    answers = _by_threads([partial(store.read_piece, *questions[number]) for number in again])
+    answers = call_all([partial(store.read_piece, *questions[number]) for number in again], _THREADS, _NAME)
     for number, (data, info) in zip(again, answers, strict=True):
         yield number, data, info
 
 
 def stat_many(store: Store, keys: Sequence[str]) -> list[ObjectInfo | None]:
     """Describe many objects; those that do not exist are None."""
-    found = {number: info for number, _, info in _ask_quickly(store, [(key, Span(0, 0)) for key in keys])}
+    found: dict[int, ObjectInfo | None] = {
+        number: info for number, _, info in _ask_quickly(store, [(key, Span(0, 0)) for key in keys])
+    }
     left = [number for number in range(len(keys)) if number not in found]
-    others = dict(zip(left, _by_threads([partial(_find, store, keys[number]) for number in left]), strict=True))
-    return [found.get(number) or others[number] for number in range(len(keys))]
+    others = call_all([partial(_find, store, keys[number]) for number in left], _THREADS, _NAME)
+    found |= zip(left, others, strict=True)
+    return [found[number] for number in range(len(keys))]
 
 
 def _find(store: Store, key: str) -> ObjectInfo | None:
@@ -77,19 +81,6 @@ def _find(store: Store, key: str) -> ObjectInfo | None:
         return store.stat(key)
     except ObjectNotFoundError:
         return None
-
-
-def _by_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Make all calls; the first failure is raised, in their order, without waiting for others."""
-    if not calls:
-        return []
-    threads = ThreadPoolExecutor(min(_THREADS, len(calls)), thread_name_prefix="penstock-ask")
-    try:
-        running = [threads.submit(call) for call in calls]
-        done, _ = wait(running, return_when=FIRST_EXCEPTION)
-        return [each.result() for each in running if each in done]
-    finally:
-        threads.shutdown(wait=False, cancel_futures=True)
 
 
 # --- Asynchronous calls ---------------------------------------------------------------------------------------
@@ -101,7 +92,7 @@ def _ask_quickly(store: Store, questions: Sequence[Question]) -> Iterator[Number
         return
     answers: SimpleQueue[NumberedAnswer | None] = SimpleQueue()
     asker = _Asker(store, questions, answers.put)
-    with ThreadPoolExecutor(1, thread_name_prefix="penstock-ask") as thread:
+    with ThreadPoolExecutor(1, thread_name_prefix=_NAME) as thread:
         running = thread.submit(lambda: asyncio.run(asker.ask_all()))
         running.add_done_callback(lambda _: answers.put(None))
         try:

@@ -11,7 +11,7 @@ from penstock.formats.columnar.arrow_types import check_alike, check_columns, na
 from penstock.formats.columnar.format import BatchBlocks
 from penstock.formats.columnar.parquet import ParquetReading, as_condition, cut_groups, read_footer
 from penstock.sources.files.base import FileShardedSource, as_names
-from penstock.threads import WorkerThreads
+from penstock.threads import call_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,12 +41,7 @@ class _ColumnarFiles(FileShardedSource):
         """Return the rows of all files; what tells them is read of many files at a time."""
         missing = [number for number in range(len(self._files)) if number not in self._known]
         if len(missing) > 1:
-            threads = WorkerThreads(min(_FOOTERS_AT_ONCE, len(missing)), "penstock-footer")
-            try:
-                for future in [threads.submit(self._num_rows, number) for number in missing]:
-                    future.result()
-            finally:
-                threads.shutdown()
+            call_all([partial(self._num_rows, number) for number in missing], _FOOTERS_AT_ONCE, "penstock-footer")
         return [self._num_rows(number) or 0 for number in range(len(self._files))]
 
     def _settings(self) -> tuple[object, ...]:

@@ -26,7 +26,7 @@ from penstock.storage.base import check_key, open_store, redacted, resolve_store
 from penstock.storage.hub import HubStore
 from penstock.storage.hub_location import parse_hub_url
 from penstock.storage.local import LocalStore
-from penstock.threads import WorkerThreads
+from penstock.threads import call_all
 
 if TYPE_CHECKING:
     import os
@@ -52,12 +52,7 @@ def copy_folder(cache_dir: str | os.PathLike[str] | None, dataset_name: str, com
 def bring_copies(files: FoundFiles, folder: Path) -> FoundFiles:
     """Download the files that are not there yet, whole; they keep their names."""
     here = LocalStore(folder)
-    threads = WorkerThreads(min(_AT_ONCE, len(files)), "penstock-download")
-    try:
-        copies = [threads.submit(_bring, file, here) for file in files]
-        return FoundFiles(each.result() for each in copies)
-    finally:
-        threads.shutdown()
+    return FoundFiles(call_all([partial(_bring, file, here) for file in files], _AT_ONCE, "penstock-download"))
 
 
 def _bring(file: FoundFile, here: LocalStore) -> FoundFile:
