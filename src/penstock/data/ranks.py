@@ -262,6 +262,9 @@ class _TorchStore:
     def has(self, keys: Sequence[str]) -> bool:
         return bool(self._store.check(list(keys)))
 
+    def get_all(self, keys: Sequence[str]) -> list[str]:
+        return [self._store.get(key).decode() for key in keys if self.has([key])]
+
 
 class _JaxStore:
     """The same of JAX."""
@@ -281,7 +284,10 @@ class _JaxStore:
         return value
 
     def set(self, key: str, value: str) -> None:
-        self.set_first(key, value)
+        self._client.key_value_set(key, value, allow_overwrite=True)
+
+    def get_all(self, keys: Sequence[str]) -> list[str]:
+        return [self._client.blocking_key_value_get(key, self._ANSWER_MS) for key in keys if self.has([key])]
 
     def has(self, keys: Sequence[str]) -> bool:
         try:

@@ -12,7 +12,7 @@ from penstock.errors import ConfigError
 from penstock.loaders.collate import collate_batch, takes_rows
 from penstock.loaders.counting import DeliveredBatches, LoopClock
 from penstock.loaders.placement import find_placement
-from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings
+from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings, Uneven
 from penstock.loaders.threads import batches_of
 from penstock.sources.base import IndexedSource, ShardedSource, as_source
 from penstock.threads import WorkerThreads
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.data.passes import Pass
     from penstock.types import Sample
 
-Uneven = Literal["drop", "pad"]
 Output = Literal["numpy", "torch", "jax"]
 
 _END = object()
@@ -59,7 +58,8 @@ class AsyncDataLoader:
         rank, world_size: The place of this process among those that divide the samples; by default it is found as for
             a `StreamingDataset`, or asked of JAX.
         uneven: What to do with samples that cannot be divided among the ranks: `"drop"` leaves them out, `"pad"`
-            repeats some. Either way all ranks get equally many batches.
+            repeats some. Either way all ranks get equally many batches. With `"allow"` every sample comes once, and
+            some ranks end before others: then ranks have shards of their own also where lengths are not known.
         collate_fn: Makes a batch of a list of samples, instead of `collate_batch`.
         output: `"numpy"`, `"torch"` or `"jax"`.
         pin_memory: Put torch tensors into pinned memory, for fast copies to a GPU.
@@ -112,7 +112,7 @@ class AsyncDataLoader:
                 seed=seed,
                 rank=seat.rank,
                 num_ranks=seat.world.num_ranks,
-                pads=uneven == "pad",
+                uneven=uneven,
             )
             self._passes = StreamedPasses(source, settings)
         self._num_threads = prefetch_workers if prefetch_enabled else 0
@@ -150,7 +150,10 @@ class AsyncDataLoader:
             thread.shutdown()
 
     def __len__(self) -> int:
-        """Count the batches of an epoch on this rank; an error if the source does not know its length."""
+        """Count the batches of this rank in a pass: in that under way, or the next, which may go on from a state.
+
+        It is an error if the source does not know its length.
+        """
         return self._passes.num_batches()
 
     def __bool__(self) -> bool:
@@ -167,11 +170,11 @@ class AsyncDataLoader:
         self._passes.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the batch that you took last, as plain JSON values."""
+        """Return where the whole job stands after the batch that you took last, as plain JSON values."""
         return self._passes.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state with the next pass."""
+        """Continue from a state of any rank with the next pass, on as many ranks as there are now."""
         self._passes.load_state_dict(state)
 
     def stats(self) -> LoopStats:

@@ -1,14 +1,14 @@
-"""Positions and lanes: position p is place `p // num_lanes` of lane `p % num_lanes`."""
+"""Positions and lanes: position p is place `p // num_lanes` of lane `p % num_lanes`; and which ranks read which."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -64,3 +64,52 @@ def _fill(target: Int64Array, lane: int, place: int, stride: int, chunk_at: Call
         target[done : done + len(part)] = part
         done += len(part)
         place += len(part) * stride
+
+
+# --- Ranks and lanes that were dealt to other ranks -------------------------------------------------------------------
+
+
+class Team(NamedTuple):
+    """The ranks that read the same lanes: every so many-th lane, and each rank every so many-th row of them."""
+
+    number: int
+    num_teams: int
+    member: int
+    num_members: int
+
+    def lanes(self, num_lanes: int) -> range:
+        """Return the lanes that it reads."""
+        return range(self.number, num_lanes, self.num_teams)
+
+
+def find_team(rank: int, num_ranks: int, num_lanes: int) -> Team:
+    """Deal lanes to ranks so that each batch of all ranks has the samples that it has in any other world."""
+    num_teams = math.gcd(num_ranks, num_lanes)
+    member, number = divmod(rank, num_teams)
+    return Team(number, num_teams, member, num_ranks // num_teams)
+
+
+def choose_num_lanes(num_ranks: int, most: int) -> int:
+    """Return the largest number of lanes, as many as there can be, that the number of ranks is a multiple of."""
+    return next(count for count in range(min(num_ranks, max(1, most)), 0, -1) if num_ranks % count == 0)
+
+
+def take_turns(taken: Mapping[int, int], count: int, ends: Mapping[int, int]) -> dict[int, int]:
+    """Return what is taken of each lane after so many more samples, each from the lane that has given the fewest.
+
+    Lanes that have ended, where `ends` says, give no more; so do all, if there are not so many samples.
+    """
+
+    def up_to(level: int) -> dict[int, int]:
+        return {lane: max(given, min(level, ends.get(lane, level))) for lane, given in taken.items()}
+
+    low, total = min(taken.values(), default=0), sum(taken.values()) + count
+    high = max(taken.values(), default=0) + count
+    while low < high:  # the highest level that all of them come to
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if sum(up_to(middle).values()) <= total else (low, middle - 1)
+    filled = up_to(low)
+    more = [lane for lane in sorted(taken) if filled[lane] == low != ends.get(lane)]
+    for lane in more[: total - sum(filled.values())]:
+        filled[lane] += 1
+    return filled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -83,6 +84,15 @@ class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
         """Return what is known of a shard, or None."""
         self.shard_number(shard_name)
         return None
+
+    @property
+    def num_parts(self) -> int:
+        """How many parts there can be: one with a single shard may be cut below it, in what it reads."""
+        return len(self.shard_names)
+
+    def part(self, number: int, num_parts: int) -> ShardedSource:
+        """Return one of several parts, at most `num_parts` of them, which have all samples together."""
+        return _SomeShards(self, self.shard_names[number::num_parts])
 
     def shard_number(self, shard_name: str) -> int:
         """Return the place of a shard among all; an unknown name is an error."""
@@ -305,6 +315,20 @@ class TransformedShardedSource(ShardedSource):
             for each in self._transforms
         )
 
+    @property
+    def num_parts(self) -> int:
+        """How many parts there can be."""
+        return self._source.num_parts if len(self.shard_names) == 1 else super().num_parts
+
+    def part(self, number: int, num_parts: int) -> ShardedSource:
+        """Return a part: of what it reads, if that is a single shard."""
+        if len(self.shard_names) > 1:
+            return super().part(number, num_parts)
+        made = copy(self)
+        made._source = made.source = self._source.part(number, num_parts)
+        made._input_sources = (made._source,)
+        return made
+
     def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         """Open a shard at a row of the stored data."""
         return TransformedStage(
@@ -328,6 +352,24 @@ class TransformedShardedSource(ShardedSource):
             return None
         row = behind["input"].get("row")  # after the row that it was made of, unless this makes more
         return None if row is None else int(row) + int(behind["input"].get("given", 0)) - ("given" not in behind)
+
+
+class _SomeShards(ShardedSource):
+    """Some shards of a source, by name."""
+
+    def __init__(self, source: ShardedSource, names: Sequence[str]) -> None:
+        self._source, self._names, self._input_sources = source, list(names), (source,)
+        self.makes_new_samples = source.makes_new_samples  # type: ignore[misc]
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return self._names
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo | None:
+        return self._source.get_shard_info(shard_name)
+
+    def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
+        return self._source.open_stage(shard_name, row)
 
 
 class IndexedSource(Source):

@@ -1,4 +1,4 @@
-"""Shards side by side, some rows of each in turn, the next read while the last are used; and the rows of a rank."""
+"""Shards side by side, some rows of each in turn, the next read while the last are used; lanes; the rows of a rank."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.blocks.block import Block, join_blocks
 from penstock.blocks.read_ahead import read_rows
-from penstock.blocks.stage import counted, resume
+from penstock.blocks.stage import counted, resume, saved_row
 from penstock.errors import ResumeError
 from penstock.order.keys import draw, hash_key
 from penstock.order.state_fields import COUNT, check_fields, refuse
@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor, Future
 
+    import numpy.typing as npt
+
     from penstock.blocks.block import PositionAfter
     from penstock.blocks.read_ahead import ReadRows
     from penstock.blocks.stage import OpenStage, Position, State
+    from penstock.types import Int64Array
 
 
 _LONGEST_S = 0.05  # that rows are collected before they are handed on
+AT_ROW = "at"  # the field of a position that is known by its row alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +43,17 @@ class RowRange:
     num_rows: int | None = None
 
 
-def divide(names: Sequence[str], lengths: Sequence[int], *, rank: int, num_ranks: int, pads: bool) -> list[RowRange]:
-    """Return the rows that a rank reads, where shards lie end to end: the same number on every rank.
+def divide(names: Sequence[str], lengths: Sequence[int], lane: int, num_lanes: int, uneven: str) -> list[RowRange]:
+    """Return the rows of a lane, where shards lie end to end: the same number in every lane.
 
-    What is left over is not read, or, if it `pads`, the last ranks begin again with the first rows.
+    What is left over is not read; to `"pad"`, the last lanes begin again with the first rows; or they have fewer.
     """
     total = sum(lengths)
-    share = -(-total // num_ranks) if pads else total // num_ranks
+    share = total // num_lanes if uneven == "drop" else -(-total // num_lanes)
     ends = list(accumulate(lengths))
     ranges: list[RowRange] = []
-    at, left = rank * share, share
+    at = lane * share
+    left = share if uneven != "allow" else max(0, min(share, total - at))
     while left and total:
         at %= total
         number = bisect_right(ends, at)
@@ -136,7 +141,11 @@ class RangeStage:
         if (left is None) != (most is None) or (left or 0) > (most or 0):
             raise refuse("left", left, f"a part of {most} rows")
         self.position, self._left = partial(dict, rows=state["rows"], left=left), left
-        self._rest = resume(self._shard, state["rows"])
+        if [*state["rows"]] == [AT_ROW]:
+            row = saved_row(check_fields({"row": state["rows"][AT_ROW]}, {"row": COUNT}, "some rows"), None)
+            self._shard, self._rest = self._reading.open_at(self._range.shard, row), Block()
+        else:
+            self._rest = resume(self._shard, state["rows"])
 
 
 def _position_after(after: PositionAfter, left: int | None, given: int) -> State:
@@ -146,6 +155,36 @@ def _position_after(after: PositionAfter, left: int | None, given: int) -> State
 _GROUPS_AT_ONCE = 256
 _ROWS_AT_ONCE = 16
 _FIELDS = {"next": COUNT, "turn": COUNT, "open": [{"piece": COUNT}]}
+
+
+class RowNumbers:
+    """The rows of a shard without anything in them: what is between a shard and its order says where that would be."""
+
+    _AT_ONCE = 1 << 16
+
+    def __init__(self, row: int, num_rows: int) -> None:
+        self._row, self._num_rows = row, num_rows
+
+    def close(self) -> None:
+        """Close nothing."""
+
+    def next(self) -> Block:
+        """Return the next rows."""
+        row, count = self._row, min(self._AT_ONCE, self._num_rows - self._row)
+        self._row += count
+        return Block(None, {}, count, partial(_at_row, row))
+
+    def get_state(self) -> State:
+        """Return which row is next, as `RangeStage` reads it."""
+        return {AT_ROW: self._row}
+
+    def set_state(self, state: State) -> None:
+        """Go to a row."""
+        self._row = state[AT_ROW]
+
+
+def _at_row(row: int, given: int) -> State:
+    return {AT_ROW: row + given}
 
 
 @dataclass(slots=True)
@@ -294,11 +333,12 @@ def _in_only_one(following: int, turn: int, number: int, after: PositionAfter, g
 class SplitStage:
     """Every so many-th row, for one of several ranks that all read the same: each gets as many as the others.
 
-    Which one of a group changes from group to group, so that no rank sees only one side of what alternates.
+    Which one of a group changes from group to group, so that no rank sees only one side of what alternates. The last
+    group may have too few rows: it is dropped, or ranks get some of them twice, or some ranks one more than others.
     """
 
-    def __init__(self, rows: OpenStage, *, rank: int, num_ranks: int, pads: bool, seed: int) -> None:
-        self._input, self._rank, self._num_ranks, self._pads = rows, rank, num_ranks, pads
+    def __init__(self, rows: OpenStage, *, rank: int, num_ranks: int, uneven: str, seed: int) -> None:
+        self._input, self._rank, self._num_ranks, self._uneven = rows, rank, num_ranks, uneven
         self._key, self._group = hash_key("split", seed), 0
         self._rest = Block()  # of the input
 
@@ -314,14 +354,21 @@ class SplitStage:
         group, num_groups = self._group, min(_GROUPS_AT_ONCE, len(rows) // self._num_ranks)
         num_left = 0 if num_groups else len(rows)  # at the end
         rows, self._rest = rows.split(num_groups * self._num_ranks + num_left)
-        groups = np.arange(group, group + num_groups + 1, dtype=np.uint64)
-        within = ((draw(self._key, groups) + np.uint64(self._rank)) % np.uint64(self._num_ranks)).astype(np.int64)
+        within = self._within(np.arange(group, group + num_groups + 1, dtype=np.uint64))
         mine = np.arange(num_groups) * self._num_ranks + within[:-1]
-        if num_left and self._pads:
-            mine = within[-1:] % num_left
+        if num_left and self._uneven != "drop":
+            mine = within[-1:] % num_left if self._uneven == "pad" else within[-1:][within[-1:] < num_left]
         self._group += num_groups
         after = rows.after and partial(_after_groups, rows.after, len(rows), group, self._num_ranks)
         return rows.pick(mine).at(after)
+
+    def within(self, group: int) -> int:
+        """Return which row of a group is that of this rank."""
+        return int(self._within(np.array([group], np.uint64))[0])
+
+    def _within(self, groups: npt.NDArray[np.uint64]) -> Int64Array:
+        drawn = draw(self._key, groups) + np.uint64(self._rank)
+        return (drawn % np.uint64(self._num_ranks)).astype(np.int64)
 
     def get_state(self) -> State:
         """Return which group is next, and where the input is."""
@@ -338,3 +385,101 @@ class SplitStage:
 def _after_groups(after: PositionAfter, num_rows: int, group: int, num_ranks: int, given: int) -> State:
     """Describe the position after one row of so many groups; the last may be smaller."""
     return {"group": group + min(given, num_rows // num_ranks), "samples": after(min(given * num_ranks, num_rows))}
+
+
+_LANE = {"lane": COUNT, "taken": COUNT, "at?": dict}
+_LANES = {"lanes": [_LANE]}
+
+
+@dataclass(slots=True)
+class _Lane:
+    number: int
+    stage: OpenStage | None  # None: it has ended
+    taken: int = 0
+    rest: Block = field(default_factory=Block)
+
+    @property
+    def position(self) -> Position | None:
+        if self.stage is None:
+            return None
+        after = self.rest.after
+        return partial(dict, self.stage.get_state()) if after is None else partial(after, 0)
+
+
+class TurnsStage:
+    """Lanes in turn, a row of each: always of that one, the first of those, that has given the fewest."""
+
+    def __init__(self, lanes: Sequence[int], open_lane: Callable[[int], OpenStage]) -> None:
+        self._open_lane = open_lane
+        self._lanes = [_Lane(number, open_lane(number)) for number in lanes]
+
+    def close(self) -> None:
+        """Close all lanes."""
+        for lane in self._lanes:
+            if lane.stage is not None:
+                lane.stage.close()
+
+    def next(self) -> Block:
+        """Return the rows that are at hand, up to the one that has to be read first."""
+        for lane in self._lanes:
+            while lane.stage is not None and not len(lane.rest):
+                lane.rest = lane.stage.next()
+                if not len(lane.rest):
+                    lane.stage.close()
+                    lane.stage = None
+        open_lanes = [lane for lane in self._lanes if lane.stage is not None]
+        if not open_lanes:
+            return Block()
+        start = [(lane.number, lane.taken, lane.position) for lane in self._lanes]
+        level, last = min((lane.taken + len(lane.rest), lane.number) for lane in open_lanes)
+        parts, levels, numbers = [], [], []
+        moving: list[tuple[int, PositionAfter]] = []
+        for place, lane in enumerate(self._lanes):
+            count = max(0, level + (lane.number < last) - lane.taken) if lane.stage is not None else 0
+            if count:
+                rows, lane.rest = lane.rest.split(count)
+                assert rows.after is not None  # noqa: S101
+                parts.append(rows)
+                moving.append((place, rows.after))
+                levels.append(np.arange(lane.taken, lane.taken + len(rows)))
+                numbers.append(np.full(len(rows), place))
+                lane.taken += len(rows)
+        if len(parts) == 1:
+            return parts[0].at(partial(_after_turns, start, moving, numbers[0]))
+        places = np.concatenate(numbers)
+        order = np.lexsort((places, np.concatenate(levels)))
+        return join_blocks(parts).pick(order).at(partial(_after_turns, start, moving, places[order]))
+
+    def get_state(self) -> State:
+        """Return where each lane is, and how many rows it has given."""
+        return _after_turns([(lane.number, lane.taken, lane.position) for lane in self._lanes], [], np.empty(0), 0)
+
+    def set_state(self, state: State) -> None:
+        """Go to a position in each lane; none where it has ended."""
+        check_fields(state, _LANES, "an iterator over lanes")
+        if [each["lane"] for each in state["lanes"]] != [lane.number for lane in self._lanes]:
+            raise refuse("lanes", state["lanes"], f"{len(self._lanes)} lanes")
+        for lane, each in zip(self._lanes, state["lanes"], strict=True):
+            at, lane.taken = each.get("at"), each["taken"]
+            if lane.stage is None:
+                lane.stage = self._open_lane(lane.number)
+            lane.rest = Block() if at is None else resume(lane.stage, at)
+            if at is None:
+                lane.stage.close()
+                lane.stage = None
+
+
+def _after_turns(
+    start: Sequence[tuple[int, int, Position | None]],
+    moving: Sequence[tuple[int, PositionAfter]],
+    places: npt.NDArray[Any],
+    given: int,
+) -> State:
+    """Describe the position after some rows, each of the lane at its place."""
+    counts = np.bincount(places[:given].astype(np.int64), minlength=len(start)).tolist()
+    after = {place: moved(counts[place]) for place, moved in moving if counts[place]}
+    lanes = []
+    for place, (number, taken, position) in enumerate(start):
+        at = after.get(place, None if position is None else position())
+        lanes.append({"lane": number, "taken": taken + counts[place], "at": at})
+    return {"lanes": lanes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from penstock.blocks.stage import open_at_row
@@ -115,6 +116,18 @@ class MixedShardedSource(ShardedSource):
             return None
         shares = self._segments[0][1]
         return [sum(total or 0 for total, share in zip(totals, shares, strict=True) if share)]
+
+    @property
+    def num_parts(self) -> int:
+        """How many parts there can be, each mixed by itself; only one if weights change in the course of the run."""
+        return 1 if self._scheduler is not None else min(source.num_parts for source in self._sources.values())
+
+    def part(self, number: int, num_parts: int) -> ShardedSource:
+        """Return a mix of parts of all sources."""
+        made = copy(self)
+        made._sources = {name: source.part(number, num_parts) for name, source in self._sources.items()}
+        made._input_sources = list(made._sources.values())
+        return made
 
     def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         """Open the mix at one of its samples."""

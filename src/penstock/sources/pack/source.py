@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -395,6 +396,18 @@ class PackedShardedSource(ShardedSource):
         """A hash of the source and of all settings."""
         inner = self._source.order_fingerprint
         return None if inner is None else f"{inner}-packed-{hash_key(repr(self._options)):016x}"
+
+    @property
+    def num_parts(self) -> int:
+        """How many parts there can be, each packed by itself."""
+        return self._source.num_parts
+
+    def part(self, number: int, num_parts: int) -> ShardedSource:
+        """Return rows packed of a part of the documents."""
+        made = copy(self)
+        made._source = self._source.part(number, num_parts)
+        made._input_sources = (made._source,)
+        return made
 
     def open_stage(self, shard_name: str, row: int = 0) -> OpenStage:
         """Open the rows at one of them; to get there, all rows before it are packed. A state needs none of them."""
