@@ -20,12 +20,64 @@ if TYPE_CHECKING:
     from penstock.conversion.plan import ConvertReport
 
 
-class Recipe(ABC):
+class Command(ABC):
+    """What has flags, which the command line and Python call by the same names, and returns what it did by name.
+
+    What the docstring of a class says is shown by `--help`.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def run(self, args: argparse.Namespace) -> Mapping[str, Any]:
+        """Do what the flags say, and return what was done."""
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:  # noqa: B027  most have none
+        """Add flags of this one alone."""
+
+    def add_common_flags(self, parser: argparse.ArgumentParser) -> None:  # noqa: B027
+        """Add the flags of all that are like this one."""
+
+    def parser(self, prog: str | None = None) -> argparse.ArgumentParser:
+        """Return what reads the flags."""
+        description, formatter = inspect.getdoc(type(self)), _HelpFormatter
+        parser = argparse.ArgumentParser(prog or self.name, description=description, formatter_class=formatter)
+        self.add_flags(parser)
+        self.add_common_flags(parser)
+        return parser
+
+    def parse_args(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+        """Read flags, by default those of the command line."""
+        return self.parser().parse_args(arguments)
+
+    def main(self, args: argparse.Namespace | None = None) -> None:
+        """Do what the flags say, by default those of the command line, and print what was done."""
+        for report in self.run(self.parse_args() if args is None else args).values():
+            print(printable(str(report)))
+
+    def convert(self, **flags: Any) -> dict[str, Any]:
+        """Run with these flags, the others at their defaults; return the reports, of a recipe one for each split."""
+        parser = self.parser()
+        known = {action.dest: action for action in parser._actions if action.dest != "help"}
+        if unknown := flags.keys() - known.keys():
+            raise ConfigError(f"recipe {self.name!r} has no flag {min(unknown)!r}: it has {', '.join(sorted(known))}")
+        for name, action in known.items():
+            if action.required and name not in flags:
+                raise ConfigError(f"recipe {self.name!r} needs {name}=")
+            action.required = False
+        args = parser.parse_args([])
+        for name, value in flags.items():
+            read = known[name].type
+            setattr(args, name, read(value) if isinstance(value, str) and callable(read) else value)
+        return dict(self.run(args))
+
+
+class Recipe(Command):
     """How a dataset is converted: where its raw files are, what becomes of a row, and which columns are written.
 
-    To make your own, inherit from it, say in `open_split` how the rows of a split are read, and name the columns. What
-    the docstring of your class says is shown by `--help`. An object of the class is the recipe: register it with an
-    entry point of the group `penstock.recipes`. See docs/recipes.md.
+    To make your own, inherit from it, say in `open_split` how the rows of a split are read, and name the columns. An
+    object of the class is the recipe: register it with an entry point of the group `penstock.recipes`. See
+    docs/recipes.md.
 
     Attributes:
         name: What users call it.
@@ -35,7 +87,6 @@ class Recipe(ABC):
         defaults: The defaults of the flags `compression`, `hashes` and `size_limit`.
     """
 
-    name: ClassVar[str]
     splits: ClassVar[Sequence[str]] = ("train", "val")
     columns: ClassVar[Mapping[str, str]]
     transform: Any = None
@@ -49,8 +100,9 @@ class Recipe(ABC):
         """Return what is made of the rows; to be extended by recipes whose flags decide."""
         return {"columns": self.columns, "transform": type(self).transform}  # of the class: a function stays one
 
-    def add_flags(self, parser: argparse.ArgumentParser) -> None:  # noqa: B027  most have none
-        """Add flags of this recipe alone."""
+    def parser(self, prog: str | None = None) -> argparse.ArgumentParser:
+        """Return what reads the flags."""
+        return super().parser(prog or f"penstock convert --recipe {self.name}")
 
     def add_common_flags(self, parser: argparse.ArgumentParser) -> None:
         """Add the flags that all recipes share: where from, where to, and how shards are written."""
@@ -59,43 +111,7 @@ class Recipe(ABC):
         add_flag(parser, "--splits", type=listed, default=",".join(self.splits), help="which splits")
         add_writing_flags(parser, self.defaults)
 
-    def parser(self, prog: str | None = None) -> argparse.ArgumentParser:
-        """Return what reads the flags."""
-        parser = argparse.ArgumentParser(
-            prog=prog or f"penstock convert --recipe {self.name}",
-            description=inspect.getdoc(type(self)),
-            formatter_class=_HelpFormatter,
-        )
-        self.add_flags(parser)
-        self.add_common_flags(parser)
-        return parser
-
-    def parse_args(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-        """Read flags, by default those of the command line."""
-        return self.parser().parse_args(arguments)
-
-    def main(self, args: argparse.Namespace | None = None) -> None:
-        """Convert as the flags say, by default those of the command line, and print what was made."""
-        for report in self.run(self.parse_args() if args is None else args).values():
-            print(printable(str(report)))
-
-    def convert(self, **flags: Any) -> dict[str, ConvertReport]:
-        """Convert with these flags, the others at their defaults; return a report of each split."""
-        parser = self.parser()
-        known = {action.dest: action for action in parser._actions if action.dest != "help"}
-        if unknown := flags.keys() - known.keys():
-            raise ConfigError(f"recipe {self.name!r} has no flag {min(unknown)!r}: it has {', '.join(sorted(known))}")
-        for name, action in known.items():
-            if action.required and name not in flags:
-                raise ConfigError(f"recipe {self.name!r} needs {name}=")
-            action.required = False
-        args = parser.parse_args([])
-        for name, value in flags.items():
-            read = known[name].type
-            setattr(args, name, read(value) if isinstance(value, str) and callable(read) else value)
-        return self.run(args)
-
-    def run(self, args: argparse.Namespace) -> dict[str, ConvertReport]:
+    def run(self, args: argparse.Namespace) -> Mapping[str, ConvertReport]:
         """Convert all splits, one after the other. All of them are opened first, so that no file is missed later."""
         options, out = self.options(args), os.fspath(args.out_root)
         rows = {split: self.open_split(args, split) for split in args.splits}
