@@ -41,7 +41,6 @@ EVERYWHERE = {
     "failpoints",
     "processes",
     "runtime",
-    "shared_file",
     "lazy_names",
     "counters",
     "thread_times",

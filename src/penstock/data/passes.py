@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock.counters import SharedFile
 from penstock.data.ranks import is_worker
 from penstock.errors import ResumeError
 from penstock.files import os_errors
 from penstock.order.cursor import Cursor
 from penstock.processes import PerProcess
 from penstock.runtime import runtime_folder
-from penstock.shared_file import SharedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
