@@ -81,7 +81,7 @@ def test_loading_a_state_adopts_its_commit(hub: HubServer, tmp_path: Path) -> No
         with open_hub(hub, f"hf://datasets/org/data@{second}") as dataset:
             dataset.load_state_dict(state)
             assert dataset.num_samples == 300  # a commit that is named is the one that is read
-            with pytest.raises(ResumeError, match="have changed since the state was saved"):
+            with pytest.raises(ResumeError, match="has grown since the state was saved"):
                 next(iter(dataset))
 
 
