@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import DataError, TransformError
+from penstock.errors import ConfigError, DataError, TransformError
 from penstock.recipes.text.pile import StreamingPile, recipe
 from penstock.testing import RecipeContract, write_lines
 from tests.recipes.readers import write_tokenizer
@@ -57,6 +57,34 @@ def test_a_bad_row_is_named_by_file_and_number(tmp_path: Path) -> None:
     path.write_text(f"{json.dumps(rows_of('val', 0, 1)[0])}\nnothing\n")
     with pytest.raises(DataError, match=r"val\.jsonl, line 2"):
         recipe.convert(in_root=tmp_path / "raw", out_root=tmp_path / "out", splits=["val"], progress_bar=0)
+
+
+def test_texts_are_laid_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
+    texts = ["abc", "defgh", "ij", "k"]
+    rows = [{"text": text, "meta": {"pile_set_name": "ArXiv"}} for text in texts]
+    raw = write_lines(tmp_path / "raw" / "val.jsonl", rows).parent
+    recipe.convert(in_root=raw, out_root=tmp_path / "out", splits=["val"], progress_bar=0)
+    own: dict[str, Any] = {"tokenizer_name": write_tokenizer(tmp_path), "max_seq_len": 4, "group_method": "concat"}
+
+    def opened(**options: Any) -> StreamingPile:
+        return StreamingPile(local=str(tmp_path / "out"), split="val", batch_size=1, **options, **own)
+
+    dataset = opened()
+    found = [
+        [chr(ord("a") + token - 5) for token in sample["input_ids"][sample["attention_mask"] > 0]] for sample in dataset
+    ]
+    assert ["".join(row) for row in found] == ["abcd", "efgh", "ijk"]
+    assert dataset.num_samples == len(dataset) == 3
+    assert dataset[2]["attention_mask"].tolist() == [1, 1, 1, 0]
+    whole = opened(shuffle=True)
+    shuffled = [sample["input_ids"].tolist() for sample in whole]
+    assert sorted(shuffled) == sorted(dataset[number]["input_ids"].tolist() for number in range(3))
+    rest = opened(shuffle=True)
+    rest.load_state_dict({**whole.state_dict(), "epoch": 0, "position": 1})
+    assert [sample["input_ids"].tolist() for sample in rest] == shuffled[1:]
+    with pytest.raises(ConfigError, match="keep_columns"):
+        opened(keep_columns=KEPT)
 
 
 def test_samples_are_tokens(tmp_path: Path) -> None:
