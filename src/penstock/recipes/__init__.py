@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.recipes.base import Recipe as Recipe
+    from penstock.recipes.base import run_module as run_module
     from penstock.recipes.table import recipes as recipes
 else:
     from penstock.lazy_names import lazy_names
