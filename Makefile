@@ -34,13 +34,13 @@ format: $(READY)
 interop: $(READY) .peers/mosaic/.ready .peers/mosaic-0.5.0/.ready .peers/mosaic-0.13.0/.ready .peers/composer/.ready .peers/lerobot/.ready
 	$(BIN)/python -m pytest -m interop
 
-# Trains with Accelerate, Lightning, the Hugging Face Trainer and torchdata, all in .peers/integrations. Decodes videos with
+# Trains with Accelerate, Lightning, the Hugging Face Trainer, TRL, torchdata and Orbax, all in .peers/integrations. Decodes videos with
 # torchcodec in .peers/torchcodec, which needs FFmpeg on this machine. Has the datasets library, in .peers/datasets, read
 # what penstock does not.
 integrations: .peers/integrations/.ready .peers/torchcodec/.ready .peers/datasets/.ready
 	.peers/integrations/bin/python -m pytest -m integrations tests/integrations
 	PYTHONPATH=src .peers/torchcodec/bin/python -m pytest -m torchcodec tests/episodes
-	PYTHONPATH=src .peers/datasets/bin/python -m pytest -m datasets tests/sources/test_hub_library.py
+	PYTHONPATH=src .peers/datasets/bin/python -m pytest -m datasets tests/sources/test_hub_library.py tests/data/test_hf_dataset.py
 
 # Spreads work over a real Ray on this machine, in .peers/engines.
 engines: .peers/engines/.ready

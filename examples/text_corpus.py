@@ -19,8 +19,9 @@ WORDS = ("the", "a", "river", "pipe", "water", "valve", "carries", "feeds", "ope
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=Path, help="folder of the corpus; written if it is not there")
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=12, help="of the whole run, also where it goes on")
     parser.add_argument("--checkpoint", type=Path, help="go on from this file or folder if it is there, and save to it")
+    parser.add_argument("--save-every", type=int, default=10, help="steps between checkpoints")
     parser.add_argument("--seen", type=Path, help="file to note in what each step was trained on")
     parser.add_argument("--process", type=int, default=0, help="number of this process, of --processes")
     parser.add_argument("--processes", type=int, default=1)

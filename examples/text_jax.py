@@ -61,14 +61,16 @@ def main() -> None:
         table, done = np.array(saved["table"], np.float32), saved["steps"]
         loader.load_state_dict(saved["loader"])
     batches = chain.from_iterable(loader for _ in count())  # epoch after epoch
-    for step, batch in enumerate(islice(batches, args.steps), done):
-        table, loss = train_step(table, batch)
+    for step, batch in enumerate(islice(batches, args.steps - done), done + 1):
         shards = sorted(batch["input_ids"].addressable_shards, key=lambda shard: shard.index[0].start or 0)
-        text_corpus.note(args.seen, step, np.concatenate([np.asarray(shard.data) for shard in shards]))
-    print(f"{done + args.steps} steps, loss {float(loss):.3f}")
-    if args.checkpoint is not None and jax.process_index() == 0:
-        state = {"table": np.asarray(table).tolist(), "steps": done + args.steps, "loader": loader.state_dict()}
-        args.checkpoint.write_text(json.dumps(state))
+        text_corpus.note(args.seen, step - 1, np.concatenate([np.asarray(shard.data) for shard in shards]))
+        table, loss = train_step(table, batch)
+        is_due = step % args.save_every == 0 or step == args.steps
+        if args.checkpoint is not None and is_due and jax.process_index() == 0:
+            state = {"table": np.asarray(table).tolist(), "steps": step, "loader": loader.state_dict()}
+            (part := args.checkpoint.with_suffix(".part")).write_text(json.dumps(state))
+            part.replace(args.checkpoint)  # whole or not there, whenever this is killed
+    print(f"{args.steps} steps, loss {float(loss):.3f}")
 
 
 if __name__ == "__main__":

@@ -44,16 +44,17 @@ def main() -> None:
         loader.load_state_dict(saved["loader"])
         done = saved["steps"]
     batches = chain.from_iterable(loader for _ in count())  # epoch after epoch
-    for step, batch in enumerate(islice(batches, args.steps), done):
+    for step, batch in enumerate(islice(batches, args.steps - done), done + 1):
+        text_corpus.note(args.seen, step - 1, batch["input_ids"])
         loss = model(batch["input_ids"], batch["labels"])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        text_corpus.note(args.seen, step, batch["input_ids"])
-    print(f"{done + args.steps} steps, loss {loss.item():.3f}")
-    if args.checkpoint is not None:
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
-        torch.save({**state, "steps": done + args.steps}, args.checkpoint)
+        if args.checkpoint is not None and (step % args.save_every == 0 or step == args.steps):
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
+            torch.save({**state, "steps": step}, part := args.checkpoint.with_suffix(".part"))
+            part.replace(args.checkpoint)  # whole or not there, whenever this is killed
+    print(f"{args.steps} steps, loss {loss.item():.3f}")
 
 
 if __name__ == "__main__":

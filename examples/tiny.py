@@ -1,4 +1,4 @@
-"""What the training examples share: a line to learn, kept as a dataset, and a note of what each rank saw."""
+"""What the training examples share: a line to learn, kept as a dataset, and a note of what each step was trained on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 NUM_SAMPLES = 250
+GLOBAL_BATCH = 10  # of all ranks, so that a job that goes on with fewer of them takes the same steps
 
 
 def parser() -> argparse.ArgumentParser:
@@ -24,7 +25,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("data", type=Path, help="folder of the dataset; written if it is not there")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--seen", type=Path, help="folder to note the ids in that each rank saw in each epoch")
+    parser.add_argument("--checkpoint", type=Path, help="folder to save to, and to go on from if something is there")
+    parser.add_argument("--save-every", type=int, default=7, help="steps between checkpoints")
+    parser.add_argument("--seen", type=Path, help="folder to note in what each rank was trained on in each step")
     return parser
 
 
@@ -44,11 +47,29 @@ def write_line(folder: Path) -> None:
             writer.write({"id": number, "x": np.array([x]), "y": np.array([2 * x + 1])})
 
 
-def note(seen: Path | None, epoch: int, ids: list[int]) -> None:
-    """Write down what this rank saw in an epoch."""
+def batch_size() -> int:
+    """Return the samples per batch on each rank."""
+    return GLOBAL_BATCH // int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def num_steps(epochs: int) -> int:
+    """Count the steps of a whole run."""
+    return epochs * NUM_SAMPLES // GLOBAL_BATCH
+
+
+def note(seen: Path | None, step: int, ids: list[int]) -> None:
+    """Write down what this rank is trained on in a step."""
     if seen is not None:
         seen.mkdir(parents=True, exist_ok=True)
-        (seen / f"epoch{epoch}.rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(ids))
+        with (seen / f"rank{os.environ.get('RANK', '0')}.jsonl").open("a") as file:
+            file.write(json.dumps([step, ids]) + "\n")
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint that is whole or not there, whenever the process is killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(state, part := path.with_suffix(".part"))
+    part.replace(path)
 
 
 def fit(loader: Iterable[dict[str, torch.Tensor]], epochs: int) -> Iterator[int]:

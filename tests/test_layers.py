@@ -91,6 +91,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "viewer": BELOW_PIPELINE | {"pipeline", "recipes"},
     # Modules of names.
     "caching": {"cache", "data"},
+    "integrations": {"loaders"},
     "packing": {"sources"},
     "robots": {"episodes"},
     "transforms": {"sources"},

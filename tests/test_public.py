@@ -70,7 +70,10 @@ def homes_in_the_text(module: str) -> dict[str, str]:
     return {name.asname: line.module or "" for line in lines for name in line.names if name.asname == name.name}
 
 
-@pytest.mark.parametrize("module", ["penstock", "penstock.testing", *(f"penstock.{name}" for name in PAGES)])
+DOORS = ["penstock", "penstock.testing", "penstock.integrations.trainer", *(f"penstock.{name}" for name in PAGES)]
+
+
+@pytest.mark.parametrize("module", DOORS)
 def test_a_table_has_the_names_of_its_module(module: str) -> None:
     door = import_module(module)
     homes = homes_in_the_text(module)

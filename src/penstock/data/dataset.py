@@ -19,6 +19,7 @@ from penstock.data.run_state import Planner, RunState
 from penstock.data.stream import DatasetSettings, apply_defaults, fill_weights, gather_streams
 from penstock.data.torch_loaders import (
     IterableDataset,
+    is_counted_by_accelerate,
     keep_small_tensors_inside,
     refuse_resharding,
     warn_of_other_batches,
@@ -409,7 +410,8 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass."""
         refuse_resharding(self.run.seat().world.num_ranks)
-        self.run.passes.set_epoch(epoch)
+        if not is_counted_by_accelerate():
+            self.run.passes.set_epoch(epoch)
 
     @property
     def next_epoch(self) -> int:
@@ -443,6 +445,23 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
             self._opened.source.close()
             self._open(self._settings, self.batch_size)
         self.run.load(obj)
+
+    # --- In another library ------------------------------------------------------------------------------------
+
+    def to_hf(self) -> Any:
+        """Return the samples as an `IterableDataset` of the `datasets` library, for trainers that want one.
+
+        It has the samples of all ranks, with transforms applied, in the order of `set_epoch`, and a `state_dict` from
+        which it goes on without reading again what came before.
+        """
+        from penstock.data.hf_dataset import make_hf_dataset
+
+        return make_hf_dataset(self)
+
+    def read_all_ranks(self, state: Mapping[str, Any] | None, epoch: int) -> tuple[dict[str, Any], Iterator[Any]]:
+        """Return what all ranks get together, from a state or the beginning of an epoch on, and the state there."""
+        begun, pieces = self.readers.all_ranks(state, epoch, self._make_samples())
+        return begun, chain.from_iterable(pieces)
 
     # --- As a source: shards by name, and transforms that give sources ----------------------------------------
 

@@ -93,6 +93,14 @@ class PassReaders:
         self._num_yielded_before = 0
         return PassReader(reader, self._options, delivered, **makes, draws=self._draws)
 
+    def all_ranks(
+        self, state: Mapping[str, Any] | None, epoch: int, make: MakeSamples | None
+    ) -> tuple[dict[str, Any], Iterator[Iterator[Any]]]:
+        """Read what all ranks get together, beside the passes: from a state on, which is returned, or from an epoch."""
+        schedule = self._run.schedule_of_all(state, epoch)
+        reader = PassReader(self.here.main, self._options, DeliveredCount(schedule), make=make)
+        return schedule.plan.state_dict(schedule.at), reader.samples()
+
     # --- How far it has come ----------------------------------------------------------------------------------
 
     def worker_state(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from penstock.order.make_plan import MOSAIC, check_state, choose_order, make_pla
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import with_mosaic_keys
 from penstock.order.native import StreamPlan
-from penstock.order.world import seats
+from penstock.order.world import Seat, World, seats
 from penstock.processes import abandon_in_children
 from penstock.reading.schedule import BatchSchedule
 from penstock.reading.source import fetched_by
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from penstock.order.make_plan import RunSettings
     from penstock.order.options import StreamShards
     from penstock.order.plan import Plan
-    from penstock.order.world import Seat, World
     from penstock.reading.source import Source
 
 # Without a batch size, samples come one by one but are still read many at a time.
@@ -240,9 +239,25 @@ class RunState:
 
     def seed(self, passes: PassState | None = None) -> int:
         """Return the seed of the run: that of its state, if one was loaded."""
-        state = (self.passes.read() if passes is None else passes).state or {}
-        seed: int = state.get("seed", state.get("shuffle_seed", self.planner.settings.shuffle_seed))
+        return self._seed_of((self.passes.read() if passes is None else passes).state)
+
+    def _seed_of(self, state: Mapping[str, Any] | None) -> int:
+        known = state or {}
+        seed: int = known.get("seed", known.get("shuffle_seed", self.planner.settings.shuffle_seed))
         return seed
+
+    def schedule_of_all(self, given: Mapping[str, Any] | None, epoch: int) -> BatchSchedule:
+        """Return what all ranks read together, as one: from a state on, or from the beginning of an epoch."""
+        state = None if given is None else check_state(self.planner.settings, given)
+        seat, size = Seat(world=World()), self.batch_size or _READ_AT_ONCE
+        plan, at = self.planner.plan(seat.world, size, state)
+        return BatchSchedule(
+            plan=plan,
+            at=Cursor(epoch) if state is None else at,
+            seat=seat,
+            global_batch_size=size,
+            seed=self._seed_of(state),
+        )
 
     # --- States -----------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ __all__ = [
     "TimedCollate",
     "asked_at_once",
     "collate_alone",
+    "is_counted_by_accelerate",
     "keep_small_tensors_inside",
     "refuse_resharding",
     "warn_of_other_batches",
@@ -87,22 +88,51 @@ def asked_at_once() -> int | None:
 
 
 # Of Hugging Face Accelerate: classes that hand each rank a part of what their dataset or loader gives.
-_DIVIDERS = {("accelerate.data_loader", "IterableDatasetShard"), ("accelerate.data_loader", "DataLoaderDispatcher")}
+_DIVIDERS = {"IterableDatasetShard", "DataLoaderDispatcher"}
 
 
 def refuse_resharding(num_ranks: int) -> None:
     """Raise if the loader that iterates now would drop samples, because it divides them among ranks again."""
-    if num_ranks == 1 or "accelerate.data_loader" not in sys.modules:
-        return
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if owner is not None and (type(owner).__module__, type(owner).__name__) in _DIVIDERS:
+    for owner, _ in _of_accelerate() if num_ranks > 1 else ():
+        if type(owner).__name__ in _DIVIDERS:
             raise ConfigError(
                 f"Accelerate's {type(owner).__name__} would split the samples of each rank among all {num_ranks}"
                 " ranks again, and most samples would be lost: use penstock's StreamingDataLoader, which"
                 " `prepare` does not change"
             )
+
+
+def is_counted_by_accelerate() -> bool:
+    """Return whether the epoch set now is what a loader of Accelerate counts by itself, from 0 again in each process.
+
+    A job that resumes would get an epoch twice. Such a loader is watched, too: where Accelerate keeps no state of it,
+    saving one in the middle of a pass is an error, because nothing of ours is asked when the checkpoint is loaded.
+    """
+    for owner, function in _of_accelerate():
+        if function == "__iter__":
+            if not getattr(owner, "use_stateful_dataloader", True):
+                owner.use_stateful_dataloader, owner.state_dict = True, partial(_refuse_to_save, owner)
+            return True
+    return False
+
+
+def _refuse_to_save(adapter: Any) -> dict[str, Any]:
+    if not any(each is adapter for each in adapter.gradient_state.dataloader_references):
+        return {}  # between passes there is nothing to lose
+    raise ConfigError(
+        "Accelerate does not keep the position of a torch DataLoader, so load_state would begin the epoch again: make"
+        " the loader with penstock's StreamingDataLoader(dataset, batch_size=…), or the accelerator with"
+        " Accelerator(dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))"
+    )
+
+
+def _of_accelerate() -> Iterator[tuple[Any, str]]:
+    """Yield the loaders and datasets of Accelerate that call us now, and their functions that do."""
+    frame: FrameType | None = sys._getframe(1) if "accelerate.data_loader" in sys.modules else None
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if owner is not None and type(owner).__module__ == "accelerate.data_loader":
+            yield owner, frame.f_code.co_name
         frame = frame.f_back
 
 
