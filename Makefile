@@ -42,8 +42,9 @@ integrations: .peers/integrations/.ready .peers/torchcodec/.ready .peers/dataset
 	PYTHONPATH=src .peers/torchcodec/bin/python -m pytest -m torchcodec tests/episodes
 	PYTHONPATH=src .peers/datasets/bin/python -m pytest -m datasets tests/sources/test_hub_library.py tests/data/test_hf_dataset.py
 
-# Spreads work over a real Ray on this machine, in .peers/engines.
+# Spreads work over a real Ray and a real Spark on this machine, in .peers/engines.
 engines: .peers/engines/.ready
+	scripts/setup_servers java
 	PYTHONPATH=src .peers/engines/bin/python -m pytest -m engines tests/engines
 
 # Slow or large tests: a 4 GiB shard, long fuzzing.

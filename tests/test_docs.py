@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -25,18 +26,16 @@ def test_examples_run(page: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", str(script)], cwd=tmp_path, check=True, timeout=300)
 
 
-def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
-    (tmp_path / "example.py").write_text("\n".join(blocks(ROOT / "README.md", "python")))
+@pytest.mark.parametrize("name", ["README.md", "docs/converting.md"])
+def test_the_commands_of_a_page_run(name: str, tmp_path: Path) -> None:
+    (tmp_path / "example.py").write_text("\n".join(blocks(ROOT / name, "python")))
     subprocess.run([sys.executable, "example.py"], cwd=tmp_path, check=True)
     commands = [
-        line
-        for block in blocks(ROOT / "README.md", "sh")
-        for line in block.splitlines()
-        if line.startswith("penstock ")
+        line for block in blocks(ROOT / name, "sh") for line in block.splitlines() if line.startswith("penstock ")
     ]
     assert commands
     for command in commands:
-        subprocess.run([sys.executable, "-m", *command.split()], cwd=tmp_path, check=True)
+        subprocess.run([sys.executable, "-m", *shlex.split(command)], cwd=tmp_path, check=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -93,6 +93,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "caching": {"cache", "data"},
     "integrations": {"loaders"},
     "packing": {"sources"},
+    "ray": {"conversion"},
     "robots": {"episodes"},
     "transforms": {"sources"},
     # Contracts are run by plug-ins' tests, never by the library itself.

@@ -20,7 +20,15 @@ import pytest
 import penstock
 from penstock import MapBatchTransform, StreamingDataset
 from penstock.conversion.converting import convert
-from penstock.errors import CorruptShardError, EmptyDatasetError, OutputExistsError, TransformError
+from penstock.errors import (
+    ConfigError,
+    CorruptShardError,
+    EmptyDatasetError,
+    OutputExistsError,
+    PenstockError,
+    ResumeError,
+    TransformError,
+)
 from penstock.publish.engines import DaskEngine
 
 if TYPE_CHECKING:
@@ -84,7 +92,7 @@ def test_the_same_bytes_however_the_tasks_are_run(data: Path, tmp_path: Path, ho
             part = converted(data, tmp_path / "out", task=(number, 3))
             assert not part.is_whole
             assert not (tmp_path / "out/index.json").exists()
-        assert converted(data, tmp_path / "out").num_found == part.num_tasks
+        assert converted(data, tmp_path / "out", finish=True).num_found == part.num_tasks
     elif how == "store":
         converted(data, Path("file:" + str(tmp_path / "out")))
     else:
@@ -119,26 +127,42 @@ def test_dask_runs_the_tasks(data: Path, tmp_path: Path) -> None:
 KILLED = """
 import sys
 from penstock.conversion.converting import convert
-convert(sys.argv[1], sys.argv[2], size_limit="4kb", task_size="2kb", progress=False, workers=int(sys.argv[3]))
+if __name__ == "__main__":
+    convert(
+        sys.argv[1], sys.argv[2], size_limit="4kb", task_size="2kb", progress=False, workers=int(sys.argv[3]), **{}
+    )
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_killed_at_any_moment_and_begun_again(data: Path, tmp_path: Path, workers: int) -> None:
-    converted(data, tmp_path / "one")
+@pytest.mark.parametrize(
+    ("workers", "kills", "how"),
+    [
+        (1, 3, {}),
+        (2, 3, {"splits": {"train": 0.8, "val": 0.2}}),
+        (2, 3, {"shuffle": True, "shuffle_memory": "16kb"}),
+        pytest.param(1, 20, {}, marks=pytest.mark.soak),
+        pytest.param(2, 20, {"splits": {"train": 0.8, "val": 0.2}}, marks=pytest.mark.soak),
+        pytest.param(2, 20, {"shuffle": True, "shuffle_memory": "16kb"}, marks=pytest.mark.soak),
+    ],
+)
+def test_killed_at_any_moment_and_begun_again(
+    data: Path, tmp_path: Path, workers: int, kills: int, how: dict[str, Any]
+) -> None:
+    converted(data, tmp_path / "one", **how)
     out, rng = tmp_path / "out", np.random.default_rng(workers)
     script = tmp_path / "job.py"
-    script.write_text(KILLED if workers == 1 else KILLED.replace("\nconvert(", "\nif __name__ == '__main__': convert("))
-    for _ in range(6):
+    script.write_text(KILLED.replace("**{}", f"**{how}"))
+    for _ in range(kills):
         job = subprocess.Popen([sys.executable, script, data, out, str(workers)], start_new_session=True)
         while job.poll() is None and not out.exists():
             time.sleep(0.01)
         time.sleep(float(rng.uniform(0, 0.5)))
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
-        whole = (out / "index.json").exists()
+        whole = all((out / name / "index.json").exists() for name in how.get("splits", [""]))
+        whole = whole and not (out / "_shuffle").exists()
         assert not whole or digests(out) == digests(tmp_path / "one")  # nothing looks whole that is not
-    converted(data, out)
+    converted(data, out, **how)
     assert digests(out) == digests(tmp_path / "one")
 
 
@@ -222,6 +246,38 @@ def test_splits_part_the_rows_and_none_changes_sides(tmp_path: Path, split_by: s
     assert sides[2].items() >= sides[1].items()
 
 
+@pytest.mark.parametrize("splits", [None, {"train": 0.8, "val": 0.2}])
+def test_rows_are_shuffled_over_all_tasks(data: Path, tmp_path: Path, splits: dict[str, float] | None) -> None:
+    how: dict[str, Any] = {"shuffle": True, "shuffle_memory": "16kb", "splits": splits, "seed": 3}
+    plain = converted(data, tmp_path / "plain", splits=splits, seed=3)
+    report = converted(data, tmp_path / "out", **how)
+    assert (report.splits, report.num_rows) == (plain.splits, 3 * NUM_ROWS)
+    assert report.num_tasks > 3
+    for name in report.splits:
+        ids = ids_of(tmp_path / "out" / name)
+        assert sorted(ids) == sorted(ids_of(tmp_path / "plain" / name))
+        first = np.mean(ids[: len(ids) // 4])
+        assert abs(float(first) - 1.5 * NUM_ROWS) < 0.3 * NUM_ROWS
+        assert np.abs(np.corrcoef(ids, range(len(ids)))[0, 1]) < 0.2
+    assert not (tmp_path / "out/_shuffle").exists()
+    again = converted(data, tmp_path / "out", **how)
+    assert again.num_found == again.num_tasks
+    converted(data, tmp_path / "two", workers=2, **how)
+    assert digests(tmp_path / "two") == digests(tmp_path / "out")
+    other = converted(data, tmp_path / "other", **{**how, "seed": 4})
+    assert digests(tmp_path / "other") != digests(tmp_path / "out")
+    assert other.num_rows == 3 * NUM_ROWS
+
+
+def test_what_shuffling_leaves_to_others_is_said(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="writes MDS"):
+        converted(data, tmp_path / "out", shuffle=True, format="parquet")
+    with pytest.raises(ConfigError, match="two passes"):
+        converted(data, tmp_path / "out", shuffle=True, task=(0, 2))
+    with pytest.raises(ResumeError, match="task 0 of .* is not done"):
+        converted(data, tmp_path / "none", finish=True)
+
+
 # --- What is wrong ------------------------------------------------------------------------------------------
 
 
@@ -229,6 +285,48 @@ def fails_on_some(sample: dict[str, Any]) -> dict[str, Any]:
     if sample["id"] % 100 == 7:
         raise ValueError("no sevens")
     return sample
+
+
+def test_inputs_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match="nothing-here"):
+        convert(tmp_path / "nothing-here", tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_a_file_that_is_damaged_the_others_are_kept(tmp_path: Path) -> None:
+    for number in range(4):
+        write_rows(tmp_path / "data", number)
+    damaged = tmp_path / "data/02.parquet"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:200] + bytes(400) + whole[600:])
+    with pytest.raises(PenstockError, match=r"02\.parquet"):
+        converted(tmp_path / "data", tmp_path / "out")
+    assert not (tmp_path / "out/index.json").exists()
+    damaged.write_bytes(whole)
+    mended = converted(tmp_path / "data", tmp_path / "out")
+    assert mended.num_found >= mended.num_tasks // 2
+    assert ids_of(tmp_path / "out") == list(range(4 * NUM_ROWS))
+
+
+FULL = """
+import resource, signal, sys
+from penstock.conversion.converting import convert
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (5500, 5500))
+convert(sys.argv[1], sys.argv[2], size_limit=sys.argv[3], task_size="2kb", progress=False, workers=1)
+"""
+
+
+def test_a_disk_that_takes_no_more_is_one_error(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(FULL)
+    job = [sys.executable, str(tmp_path / "job.py"), str(data), str(tmp_path / "out"), "16kb"]
+    done = subprocess.run(job, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert done.stderr.count("Traceback") <= 2
+    assert "too large" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "out/index.json").exists()
+    found = convert(data, tmp_path / "out", size_limit="16kb", task_size="2kb", progress=False, workers=1)
+    assert found.num_rows == 3 * NUM_ROWS
 
 
 def test_a_bad_row_is_an_error_that_names_it(data: Path, tmp_path: Path) -> None:
@@ -283,13 +381,14 @@ def test_a_dry_run_writes_nothing(data: Path, tmp_path: Path) -> None:
 # --- Other formats ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format_name", ["parquet", "arrow", "jsonl"])
+@pytest.mark.parametrize("format_name", ["parquet", "arrow", "jsonl", "webdataset"])
 def test_exports_are_read_back(data: Path, tmp_path: Path, format_name: str) -> None:
     converted(data, tmp_path / "mds")
     converted(tmp_path / "mds", tmp_path / "out", format=format_name)
     with StreamingDataset(remote=str(tmp_path / "out"), batch_size=8) as dataset:
         assert sorted(int(sample["id"]) for sample in dataset) == list(range(3 * NUM_ROWS))
-    assert converted(tmp_path / "out", tmp_path / "back").num_rows == 3 * NUM_ROWS
+    inputs = tmp_path / ("out/*/*.tar" if format_name == "webdataset" else "out")
+    assert converted(inputs, tmp_path / "back").num_rows == 3 * NUM_ROWS
 
 
 def three() -> Iterator[dict[str, Any]]:

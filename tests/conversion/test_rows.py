@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import MapBatchTransform, MemoryShardedSource
-from penstock.conversion.rows import Piece, SplitRule, TaskRows, as_chain, split_rules
+from penstock.conversion.rows import Piece, SplitRule, TaskRows, as_chain, split_rule
 from penstock.errors import ConfigError, MissingColumnError, TransformError
 
 if TYPE_CHECKING:
@@ -73,23 +73,25 @@ def test_of_a_batch_that_fails_the_good_rows_stay() -> None:
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 100), min_size=1, max_size=4))
-def test_each_row_is_in_one_split(seed: int, parts: list[int]) -> None:
+def test_each_row_is_in_one_split_of_all_its_samples(seed: int, parts: list[int]) -> None:
     shares = {str(number): part / sum(parts) for number, part in enumerate(parts)}
-    rules = split_rules(shares, None, seed)
-    for row in range(20):
-        assert sum(rule.holds({}, ("file", row)) for rule in rules.values()) == 1
+    rule, found = split_rule(shares, None, seed), list[tuple[int, int]]()
+    for place, samples in rows(odd_twice).parted(rule):
+        assert 0 <= place < len(parts)
+        found += [(sample["id"], place) for sample in samples]
+    assert sorted(number for number, _ in found) == sorted(ids(rows(odd_twice).take(1000)))
+    assert len(dict(found)) == len(set(found))
 
 
 def test_a_column_decides_whatever_its_type_in_numpy() -> None:
-    rule = SplitRule(0.0, 0.5, "id")
+    rule = SplitRule(("a", "b"), (0.5, 1.0), "id")
     for number in range(50):
-        here = rule.holds({"id": number}, ("a", 0))
-        assert here == rule.holds({"id": np.int64(number)}, ("b", number))
+        assert rule.place({"id": number}, ("a", 0)) == rule.place({"id": np.int64(number)}, ("b", number))
     with pytest.raises(MissingColumnError, match="no column 'id' to split by"):
-        rule.holds({"text": ""}, ("a", 0))
+        rule.place({"text": ""}, ("a", 0))
 
 
 @pytest.mark.parametrize("shares", [{}, {"a": 0.5}, {"a": 1.5, "b": -0.5}])
 def test_shares_that_are_none(shares: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="splits="):
-        split_rules(shares, None, 0)
+        split_rule(shares, None, 0)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
+import penstock
 from penstock import ParquetShardedSource, Pipeline, save_iterator
 from penstock.errors import ConfigError, TransformError
 from penstock.pipeline.caching import follow_plan
 from penstock.publish.engines import RayEngine
 from penstock.publish.materialise import PartDone, PartsTarget, materialise
+from penstock.ray import MDSDatasink
+from tests.conversion.test_converting import converted, digests, write_rows
 from tests.pipeline.deadly import Deadly
 from tests.pipeline.texts import same, settings, write_texts
 
@@ -117,6 +121,57 @@ def test_processor_share_is_followed(tmp_path: Path, ray: Any) -> None:
     all_of_them = ray.cluster_resources()["CPU"]
     part = {"enabled": True, "num_workers": 2, "resources_per_worker": {"CPU": all_of_them}}
     assert len(list(cached(data, tmp_path / "cache", ray=part).build())) == 400
+
+
+# --- Conversions --------------------------------------------------------------------------------------------
+
+
+def test_a_conversion_ends_in_the_same_bytes(tmp_path: Path) -> None:
+    for number in range(2):
+        write_rows(tmp_path / "data", number)
+    here = converted(tmp_path / "data", tmp_path / "here")
+    there = converted(tmp_path / "data", tmp_path / "there", engine="ray", workers=2)
+    assert digests(tmp_path / "there") == digests(tmp_path / "here")
+    assert there.num_tasks == here.num_tasks > 3
+    again = converted(tmp_path / "data", tmp_path / "there", engine="ray", shuffle=False)
+    assert again.num_found == again.num_tasks
+
+
+def test_a_dataset_of_ray_is_converted_and_kept(ray: Any, tmp_path: Path) -> None:
+    rows = [{"id": number, "text": f"text {number}", "row": np.full(3, number)} for number in range(100)]
+    dataset = ray.data.from_items(rows, override_num_blocks=4).materialize()
+    report = penstock.convert(dataset, tmp_path / "out", progress=False)
+    assert (report.num_rows, report.num_tasks, report.is_whole) == (100, 4, True)
+    samples = list(penstock.LocalDataset(tmp_path / "out"))
+    assert sorted(int(sample["id"]) for sample in samples) == list(range(100))
+    assert all((sample["row"] == sample["id"]).all() for sample in samples)
+    again = penstock.convert(dataset, tmp_path / "out", progress=False)
+    assert again.num_found == again.num_tasks
+    changed = ray.data.from_items(rows[1:], override_num_blocks=4)
+    assert penstock.convert(changed, tmp_path / "out", progress=False).num_rows == 99
+
+
+def test_ray_writes_a_dataset_by_its_sink(ray: Any, tmp_path: Path) -> None:
+    rows = [{"id": number, "text": f"text {number}", "score": number / 2} for number in range(100)]
+    dataset = ray.data.from_items(rows, override_num_blocks=3)
+    dataset.write_datasink(MDSDatasink(tmp_path / "out", compression="zstd"))
+    kept = penstock.LocalDataset(tmp_path / "out")
+    assert sorted((int(each["id"]), each["text"], float(each["score"])) for each in kept) == sorted(
+        (row["id"], row["text"], row["score"]) for row in rows
+    )
+    with pytest.raises(Exception, match="has a conversion already"):
+        dataset.write_datasink(MDSDatasink(tmp_path / "out", compression="zstd"))
+
+
+def test_a_task_of_the_sink_that_is_run_twice_leaves_one_copy(ray: Any, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from ray.data._internal.execution.interfaces import TaskContext
+
+    table, sink = pa.table({"id": range(10)}), MDSDatasink(tmp_path / "out")
+    sink.on_write_start(table.schema)
+    done = [sink.write([table], TaskContext(number, "write")) for number in (0, 2, 2)]
+    sink.on_write_complete(type("Result", (), {"write_returns": done}))
+    assert [int(each["id"]) for each in penstock.LocalDataset(tmp_path / "out")] == [*range(10), *range(10)]
 
 
 def test_ray_without_a_cache_is_refused(tmp_path: Path) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+import penstock
 from penstock import StreamingDataset
-from penstock.conversion.spark import dataframe_to_mds, infer_dataframe_schema
+from penstock.conversion.spark import SparkRows, dataframe_to_mds, infer_dataframe_schema
 from penstock.errors import ConfigError
 from tests.conversion.test_converting import converted, digests, write_rows
 
@@ -55,6 +59,32 @@ def test_a_table_becomes_a_dataset(spark: Any, tmp_path: Path) -> None:
     assert len(samples) == 100
     with pytest.raises(ConfigError, match="is not empty"):
         dataframe_to_mds(table, mds_kwargs={"out": str(tmp_path / "out")})
+
+
+def test_a_table_is_an_input_like_any_other(spark: Any, tmp_path: Path) -> None:
+    table = spark.createDataFrame([(number, f"text {number}") for number in range(1000)], "id long, text string")
+    table = table.repartition(3)
+    splits = {"train": 0.8, "val": 0.2}
+    report = penstock.convert(table, tmp_path / "out", splits=splits, transform=_even, progress=False)
+    assert (report.num_tasks, report.num_rows, report.columns) == (3, 500, {"id": "int64", "text": "str"})
+    kept = [int(each["id"]) for name in splits for each in StreamingDataset(local=str(tmp_path / "out" / name))]
+    assert sorted(kept) == list(range(0, 1000, 2))
+    again = penstock.convert(table, tmp_path / "out", splits=splits, transform=_even, progress=False)
+    assert again.num_found == again.num_tasks
+    flags = spark.createDataFrame([(True, None)], "flag boolean, number int")
+    penstock.convert(flags, tmp_path / "flags", format="parquet", progress=False)
+    assert pq.read_table(next((tmp_path / "flags").rglob("*.parquet"))).to_pylist() == [{"flag": True, "number": None}]
+
+
+def _even(sample: dict[str, Any]) -> Any:
+    return None if sample["id"] % 2 else sample
+
+
+def test_a_partition_is_not_held_in_memory() -> None:
+    """Rows are read as they are written: of a partition without an end, the first can be had."""
+    source = SparkRows.__new__(SparkRows)
+    source._make = partial(list)
+    assert [*islice(source.samples_of({"id": number} for number in count()), 3)] == [{"id": 0}, {"id": 1}, {"id": 2}]
 
 
 def test_samples_of_a_function(spark: Any, tmp_path: Path) -> None:

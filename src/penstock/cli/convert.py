@@ -12,7 +12,7 @@ from penstock.cli.datasets import describe
 from penstock.errors import ConfigError, printable
 from penstock.outside_text import Bounded
 from penstock.recipes.table import recipes
-from penstock.units import format_count
+from penstock.units import format_bytes, format_count
 
 _SHARE = Bounded(r"([^=/\\]+)=([0-9.]+)", 256)
 _TASK = Bounded(r"(\d{1,9})/(\d{1,9})", 32)
@@ -29,7 +29,7 @@ def add_convert(commands: Any) -> None:
         help="convert the raw files of a dataset that people know, by flags of its own, which --recipe NAME --help"
         f" shows: {', '.join(recipes.names(of_packages=False))}",
     )
-    parser.add_argument("--format", default="mds", help="mds (the default), parquet, arrow or jsonl")
+    parser.add_argument("--format", default="mds", help="mds (the default), parquet, arrow, jsonl or webdataset")
     parser.add_argument("--input-format", help="how files are read, if their names do not tell: parquet, json, csv …")
     parser.add_argument("--columns", help="encodings of columns, such as id=int,text=str; by default those that fit")
     parser.add_argument("--transform", metavar="MODULE:NAME", help="a function of a sample, or a transform")
@@ -40,11 +40,15 @@ def add_convert(commands: Any) -> None:
     parser.add_argument("--size-limit", default="64mb", help="the size of a shard (default: 64mb)")
     parser.add_argument("--splits", help="such as train=0.98,val=0.02")
     parser.add_argument("--split-by", help="the column that decides in which split a row is")
-    parser.add_argument("--seed", type=int, default=0, help="makes other splits")
+    parser.add_argument("--shuffle", action="store_true", help="write rows in a random order, in two passes")
+    parser.add_argument("--shuffle-memory", default="1gb", help="the memory of a worker for that (default: 1gb)")
+    parser.add_argument("--seed", type=int, default=0, help="makes other splits, and another order")
     parser.add_argument("--on-error", default="raise", help="raise (the default) or skip")
     parser.add_argument("--overwrite", action="store_true", help="replace a conversion with other options")
     parser.add_argument("--task-size", help="about how much of the inputs a task reads")
-    parser.add_argument("--task", help="run only task K of N, K+N and so on: 3/64; a run without it joins all")
+    parser.add_argument("--task", help="run only task K of N, K+N and so on: 3/64")
+    parser.add_argument("--finish", action="store_true", help="join what runs with --task have made, and do no more")
+    parser.add_argument("--try-codecs", action="store_true", help="measure codecs on a sample, and write nothing")
     parser.add_argument("--dry-run", action="store_true", help="show tasks, columns and a sample, and write nothing")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=partial(run, parser))
@@ -58,6 +62,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         parser.error("name the inputs, and after them where the dataset is to be made")
     from penstock.conversion.converting import convert
 
+    if options.try_codecs:
+        return _try_codecs(options)
     task = None if options.task is None else parse_task(options.task)
     report = convert(
         options.paths[:-1],
@@ -73,11 +79,14 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         splits=None if options.splits is None else parse_splits(options.splits),
         split_by=options.split_by,
         seed=options.seed,
+        shuffle=options.shuffle,
+        shuffle_memory=options.shuffle_memory,
         on_error=options.on_error,
         overwrite=options.overwrite,
         input_format=options.input_format,
         task_size=options.task_size,
         task=task,
+        finish=options.finish,
         dry_run=options.dry_run,
     )
     samples = [describe(sample, 200) for sample in report.samples]
@@ -108,6 +117,49 @@ def run_recipe(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
     name, *flags = options.recipe
     recipe = recipes.get(name)
     recipe.main(recipe.parse_args(flags))
+    return 0
+
+
+def _try_codecs(options: argparse.Namespace) -> int:
+    from penstock.conversion.codec_trials import try_codecs
+    from penstock.conversion.converting import source_of
+
+    trials = try_codecs(
+        source_of(options.paths[:-1], options.input_format),
+        columns=None if options.columns is None else parse_columns(options.columns),
+        transform=None if options.transform is None else load_name(options.transform),
+    )
+    if options.json:
+        print(json.dumps([asdict(each) for each in trials]))
+        return 0
+    for each in trials:
+        print(
+            f"{each.compression or 'none':<8} {each.size_limit:>6}  {each.part:6.1%}  writes"
+            f" {format_bytes(int(each.write_rate)):>9}/s  reads {format_bytes(int(each.read_rate)):>9}/s"
+            f"{'  <- take this' if each.is_advised else ''}"
+        )
+    return 0
+
+
+def add_schema(commands: Any) -> None:
+    """Add `penstock schema INPUT…`: the columns that a conversion would write."""
+    parser = commands.add_parser("schema", help="show the columns that files or a dataset would be converted to")
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, folder, glob or URL")
+    parser.add_argument("--input-format", help="how files are read, if their names do not tell: parquet, json, csv …")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run_schema)
+
+
+def run_schema(options: argparse.Namespace) -> int:
+    """Read first samples, and print the encodings that fit them."""
+    import tempfile
+
+    from penstock.conversion.converting import convert
+
+    with tempfile.TemporaryDirectory() as nowhere:
+        report = convert(options.inputs, nowhere, input_format=options.input_format, dry_run=True)
+    columns = dict(report.columns or {})
+    print(json.dumps(columns) if options.json else "\n".join(printable(f"{k}  {v}") for k, v in columns.items()))
     return 0
 
 

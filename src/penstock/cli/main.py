@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from penstock._version import __version__
 from penstock.cli.cache import add_cache
-from penstock.cli.convert import add_convert
+from penstock.cli.convert import add_convert, add_schema
 from penstock.cli.datasets import add_head, add_index, add_inspect, add_merge, add_verify, as_options
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = (add_convert, add_inspect, add_head, add_verify, add_index, add_merge, add_cache)
+_COMMANDS = (add_convert, add_schema, add_inspect, add_head, add_verify, add_index, add_merge, add_cache)
 _INTERRUPTED = 128 + 2  # what shells expect of a command that ended by Ctrl-C
 
 

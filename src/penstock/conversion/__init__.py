@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.conversion.codec_trials import try_codecs as try_codecs
     from penstock.conversion.converting import ConvertOptions as ConvertOptions
     from penstock.conversion.converting import convert as convert
     from penstock.conversion.plan import ConvertReport as ConvertReport

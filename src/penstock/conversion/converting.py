@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from penstock.cache.proxied import open_proxied
 from penstock.conversion.inputs import FunctionsSource, Replayed, as_table
 from penstock.conversion.plan import TaskProgress, engine_of, plan_conversion
+from penstock.conversion.ray import RayRows
 from penstock.errors import ConfigError, NoReadableFilesError, ObjectNotFoundError
 from penstock.index.paths import INDEX_NAME
-from penstock.publish.materialise import materialise
 from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.files.of_any_type import open_files
 
@@ -40,7 +40,7 @@ class ConvertOptions(TypedDict, total=False):
     """What a conversion makes of its inputs: all that its files depend on.
 
     Attributes:
-        format: `"mds"`, `"parquet"`, `"arrow"` or `"jsonl"`.
+        format: `"mds"`, `"parquet"`, `"arrow"`, `"jsonl"` or `"webdataset"`.
         columns: Encodings of MDS columns; by default, those that fit the first samples.
         transform: A function of a sample that returns a sample, several or None; a transform, or several joined with
             `>>`, also of whole batches.
@@ -50,7 +50,9 @@ class ConvertOptions(TypedDict, total=False):
         splits: Shares by name, such as `{"train": 0.98, "val": 0.02}`; each split is a dataset in a folder of its name.
             A row stays in its split when data are added.
         split_by: The column that decides; rows of equal values stay together. By default the place of the row.
-        seed: Makes other splits.
+        seed: Makes other splits, and another order.
+        shuffle: Write rows in a random order over all inputs, in two passes; of MDS.
+        shuffle_memory: About how much memory of a worker that may take.
         on_error: `"raise"`, or `"skip"` to leave out and list rows that are damaged or that the transform fails on.
         input_format: How files are read, if their names do not tell: `"parquet"`, `"json"`, `"csv"`, …
         task_size: About how many stored bytes a task reads; by default those of eight shards, or of
@@ -67,6 +69,8 @@ class ConvertOptions(TypedDict, total=False):
     splits: Mapping[str, float] | None
     split_by: str | None
     seed: int
+    shuffle: bool
+    shuffle_memory: int | str
     on_error: Literal["raise", "skip"]
     input_format: str | None
     task_size: int | str | None
@@ -82,6 +86,7 @@ def convert(
     resume: bool = True,
     overwrite: bool = False,
     task: tuple[int, int] | None = None,
+    finish: bool = False,
     dry_run: bool = False,
     progress: bool = True,
     **options: Unpack[ConvertOptions],
@@ -96,14 +101,16 @@ def convert(
 
     Args:
         inputs: Files, folders, globs and URLs; a source or a dataset; a table of pandas, Polars or Arrow, or a
-            `Dataset` of the Hugging Face library; an iterable of samples; functions of which each returns one.
+            `Dataset` of the Hugging Face library; a table of Spark or a dataset of Ray, which then run the tasks; an
+            iterable of samples; functions of which each returns one.
         out: A folder or a URL.
         engine: `"local"` (processes of this machine), `"ray"`, `"dask"`, `"spark"`, or an object with the method `run`
             of these.
         workers: How many tasks run at a time; by default one for each processor.
         resume: Go on with what an earlier run of the same conversion has made.
         overwrite: Replace a conversion with other options.
-        task: `(number, count)` runs only every count-th task, for job arrays; a run without it joins all of them.
+        task: `(number, count)` runs only every count-th task, for job arrays.
+        finish: Only join what such runs have made; a task that is missing is an error.
         dry_run: Write nothing; the report has the number of tasks, the columns and first samples.
         progress: Show a line of progress, on a terminal.
         **options: What is made: `format`, `columns`, `transform`, `splits` and more, see `ConvertOptions`.
@@ -113,16 +120,19 @@ def convert(
     work = plan_conversion(source, os.fspath(out), overwrite=overwrite, **options)  # type: ignore[misc]
     if dry_run:
         return work.report(samples=work.first_samples)
+    if work.first_pass is not None and (task is not None or finish):
+        raise ConfigError("shuffle=True has two passes, which a job array cannot tell apart: use an engine")
     runner = engine_of(engine, workers, work)
     num_found = work.begin(resume=resume, overwrite=overwrite)
     line = TaskProgress(work.num_tasks, is_shown=progress)
     with closing(line):
-        for split in work.splits:
-            if task is None:
-                materialise(split.tasks, split.target, runner, line.note)
-            else:
-                for number in range(task[0], len(split.tasks.cuts), task[1]):
-                    line.note(split.target.make(split.tasks, number, waits=True))
+        if finish:
+            work.target.finish(work.num_tasks)
+        elif task is None:
+            work.run(runner, line.note)
+        else:
+            for number in range(task[0], work.num_tasks, task[1]):
+                line.note(work.target.make(work.tasks, number, waits=True))
     return work.report(is_whole=task is None, elapsed_s=time.monotonic() - began, num_found=num_found)
 
 
@@ -140,6 +150,12 @@ def source_of(
             return _stored([os.fspath(name) for name in names], file_format, storage_options)
         if all(callable(each) for each in names):
             return FunctionsSource(names)
+    if type(inputs).__module__.startswith("pyspark.sql"):
+        from penstock.conversion.spark import SparkRows  # it plans conversions itself
+
+        return SparkRows(inputs)
+    if type(inputs).__module__.startswith("ray.data"):
+        return RayRows(inputs)
     table = as_table(inputs)
     if table is not None:
         return table

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from contextvars import ContextVar
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ResumeError
 from penstock.sources.base import ShardedSource
 from penstock.sources.code_digest import digest_code, name_of
 from penstock.sources.shard_info import ShardInfo
@@ -15,6 +16,7 @@ from penstock.sources.shard_info import ShardInfo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from penstock.publish.engines import Done
     from penstock.reading.source import CodeDigest
     from penstock.types import Sample
 
@@ -42,7 +44,7 @@ def as_table(inputs: Any) -> TableSource | None:
     if home == "pyarrow" and hasattr(inputs, "read_all"):
         inputs = inputs.read_all()  # a RecordBatchReader, such as DuckDB gives
     if home == "pyarrow" and hasattr(inputs, "num_rows"):
-        return TableSource(inputs, inputs.num_rows, _columns_of_arrow, f"arrow-{_digest_of(inputs)}")
+        return TableSource(inputs, inputs.num_rows, _columns_of_arrow, f"arrow-{digest_of(inputs)}")
     return None
 
 
@@ -57,7 +59,7 @@ def _columns_of_arrow(table: Any, begin: int, end: int) -> list[Sample]:
     return rows
 
 
-def _digest_of(table: Any) -> str:
+def digest_of(table: Any) -> str:
     """Hash the schema and the values of a table."""
     hasher = hashlib.blake2b(str(table.schema).encode(), digest_size=16)
     import pyarrow as pa
@@ -130,6 +132,64 @@ class FunctionsSource(ShardedSource):
     def read_shard(self, shard_name: str, row: int) -> Iterator[Sample]:
         """Call a function, and pass over so many of its samples."""
         return islice(self._functions[self.shard_number(shard_name)](), row, None)
+
+
+# --- Rows that an engine has ---
+
+
+_at_hand: ContextVar[Callable[[], Iterator[Any]] | None] = ContextVar("_at_hand", default=None)
+
+
+def hand_over(task: Callable[[int], Done], number: int, rows: Iterable[Any]) -> Done:
+    """Run a task that reads these rows."""
+    before = _at_hand.set(Replayed(iter(rows)))
+    try:
+        return task(number)
+    finally:
+        _at_hand.reset(before)
+
+
+class HandedRows(ShardedSource):
+    """Rows that lie with an engine, which hands them to the task that it runs: they can be read there, and once.
+
+    Args:
+        num_shards: How many tasks there will be.
+        fingerprint: A word that changes with the rows.
+        first: Returns first rows, to learn columns from where the conversion is planned.
+    """
+
+    makes_new_samples = True
+
+    def __init__(self, num_shards: int, fingerprint: str, first: Callable[[], Iterable[Any]] | None) -> None:
+        self._num_shards, self._fingerprint, self._first = num_shards, fingerprint, first
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The names of the shards, by their numbers."""
+        return [f"partition:{number}" for number in range(self._num_shards)]
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the rows."""
+        return self._fingerprint
+
+    def samples_of(self, rows: Iterable[Any]) -> Iterator[Sample]:
+        """Make samples of rows."""
+        return iter(rows)
+
+    def read_shard(self, shard_name: str, row: int) -> Iterator[Sample]:  # noqa: ARG002
+        """Read the rows at hand, from the first one: they may come in another order when they are made again."""
+        read = _at_hand.get()
+        if read is None and self._first is not None:
+            return self.samples_of(islice(self._first(), row, None))
+        if read is None:
+            raise ConfigError("these rows are with the engine that has them: convert with that")
+        if row:
+            raise ResumeError("rows of an engine may come in another order: the task begins anew")
+        return self.samples_of(read())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_first": None}
 
 
 class Replayed:

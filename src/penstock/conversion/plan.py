@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 import pickle
+import sys
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -19,17 +21,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.conversion.inputs import FunctionsSource
-from penstock.conversion.rows import FitsColumns, Piece, TaskRows, as_chain, split_rules
-from penstock.conversion.tasks import VERSION, ConvertTarget, ConvertTasks, rejected_name
+from penstock.conversion.rows import FitsColumns, Piece, TaskRows, as_chain, split_rule
+from penstock.conversion.shuffle import KEY, SortedParts, StoredSplit
+from penstock.conversion.tasks import VERSION, ConvertTarget, ConvertTasks, SplitsTarget, rejected_name
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, OutputExistsError
 from penstock.extras import require
 from penstock.publish.dataset_writer import SaveSettings
 from penstock.publish.engines import DaskEngine, ProcessPool, RayEngine, SparkEngine, ThisProcess
-from penstock.publish.materialise import PLAN_LOCK, PLAN_NAME, PartDone, PartsTarget
+from penstock.publish.materialise import PLAN_LOCK, PLAN_NAME, PartDone, PartsTarget, materialise
 from penstock.publish.mds_files import infer_columns
 from penstock.publish.sizes import PROBE_ROWS
 from penstock.sources.base import TransformedShardedSource
-from penstock.sources.cutting import find_cuts, plan_cuts, share_of
+from penstock.sources.cutting import Cut, find_cuts, plan_cuts, share_of
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.found import fingerprint_of
 from penstock.sources.files.hub import HuggingFaceShardedSource
@@ -40,17 +43,17 @@ from penstock.units import check_whole, format_bytes, format_count, parse_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.conversion.rows import SplitRule
     from penstock.publish.dataset_writer import SaveFormat
     from penstock.publish.engines import Engine
     from penstock.sources.base import ShardedSource
-    from penstock.sources.cutting import Cut
     from penstock.sources.shard_info import ShardInfo
     from penstock.sources.transforms import AnySourceTransform, AnyTransform
     from penstock.types import Sample
 
 _SHARDS_OF_TASK = 8
 _ENOUGH_TASKS = 64  # for workers to share
+_PARTS_OF_MEMORY = 4  # samples of Python take more than their bytes
+SHUFFLE_FOLDER = "_shuffle"
 _SHOWN_SAMPLES = 3
 EngineName = Literal["local", "ray", "dask", "spark"]
 
@@ -63,7 +66,7 @@ class ConvertReport:
         out: The folder or URL.
         num_rows: Samples in all splits.
         num_bytes: What all shards take, as they are stored.
-        num_tasks: Tasks in all splits; `num_found` of them were done by earlier runs.
+        num_tasks: Tasks; `num_found` of them were done by earlier runs.
         splits: Samples of each split; of a conversion without splits, of the one that has no name.
         columns: The encodings of columns, or None for formats that have a schema of their own.
         num_rejected: Rows that were left out by `on_error="skip"`; they are listed in `rejected`.
@@ -103,28 +106,33 @@ class ConvertReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """One dataset that is made: its tasks, and where they write to."""
-
-    name: str
-    tasks: ConvertTasks
-    target: ConvertTarget
-
-
-@dataclass(frozen=True, slots=True)
 class Conversion:
     """All that a conversion is going to do."""
 
     root: PartsTarget
     options: Mapping[str, Any]  # all that files depend on beside the rows
-    splits: Sequence[Split]
+    tasks: ConvertTasks
+    outputs: Mapping[str, ConvertTarget]  # by the name of the split
     columns: Mapping[str, str] | None
     first_samples: Sequence[Sample]
+    first_pass: Conversion | None = None  # what puts rows in random order, if they are
 
     @property
     def num_tasks(self) -> int:
-        """The number of tasks of all splits."""
-        return sum(len(split.tasks.cuts) for split in self.splits)
+        """The number of tasks."""
+        return len(self.tasks.cuts)
+
+    @property
+    def target(self) -> PartsTarget:
+        """Where tasks write to."""
+        if "" in self.outputs:
+            return self.outputs[""]
+        return SplitsTarget(self.root.url, self.root.settings, outputs=tuple(self.outputs.values()))
+
+    @property
+    def make_task(self) -> Callable[[int], PartDone | None]:
+        """A function that makes a task by its number, for engines that have the rows."""
+        return partial(self.target.make, self.tasks, waits=True)
 
     def begin(self, *, resume: bool, overwrite: bool) -> int:
         """Refuse a place where something else lies, write down what is made there, and count the tasks done."""
@@ -135,8 +143,8 @@ class Conversion:
                     f"{self.root.shown} is not empty, there is {names[0]!r}: choose another place", path=self.root.shown
                 )
             if found is not None and overwrite:
-                for split in self.splits:
-                    split.target.remove()
+                for output in self.outputs.values():
+                    output.remove()
                 self.root.remove()
             elif found is not None and not resume:
                 raise OutputExistsError(
@@ -148,13 +156,21 @@ class Conversion:
                 self._check_same(found.get("options", {}))
             plan = {"version": VERSION, "options": dict(self.options)}
             self.root.write(PLAN_NAME, json.dumps(plan, indent=1).encode())
-        num_found = 0
-        for split in self.splits:
-            done = sum(1 for number in range(len(split.tasks.cuts)) if split.target.find(number) is not None)
-            if done < len(split.tasks.cuts):
-                split.target.remove_joint()
-            num_found += done
+        target = self.target
+        num_found = sum(1 for number in range(self.num_tasks) if target.find(number) is not None)
+        if num_found < self.num_tasks:
+            for output in self.outputs.values():
+                output.remove_joint()
         return num_found
+
+    def run(self, runner: Engine, note: Callable[[PartDone], None]) -> None:
+        """Have all tasks run that are not done, and join them."""
+        if self.first_pass is not None and any(self.target.find(number) is None for number in range(self.num_tasks)):
+            self.first_pass.begin(resume=True, overwrite=False)
+            self.first_pass.run(runner, lambda _: None)
+        materialise(self.tasks, self.target, runner, note)
+        if self.first_pass is not None and self.first_pass.root.names():
+            self.first_pass.root.remove()
 
     def _check_same(self, before: Mapping[str, Any]) -> None:
         now = json.loads(json.dumps(self.options))
@@ -171,15 +187,16 @@ class Conversion:
     ) -> ConvertReport:
         """Return what there is now."""
         rows, num_bytes, rejected, files = {}, 0, 0, []
-        for split in self.splits:
-            done = [split.target.find(number) for number in range(len(split.tasks.cuts))]
-            rows[split.name] = sum(part.num_rows for part in done if part is not None)
-            num_bytes += sum(part.num_bytes for part in done if part is not None)
-            for number in range(len(done)) if split.tasks.rejects_to is not None else ():
-                with suppress(ObjectNotFoundError):
-                    lines = split.target.read_bytes(rejected_name(number)).count(b"\n")
-                    rejected += lines
-                    files += [join_url(split.target.shown, rejected_name(number))] if lines else []
+        for name, output in self.outputs.items():
+            done = [part for number in range(self.num_tasks) if (part := output.find(number)) is not None]
+            rows[name] = sum(part.num_rows for part in done)
+            num_bytes += sum(part.num_bytes for part in done)
+        listing = (self.first_pass or self).tasks
+        for number in range(len(listing.cuts)) if listing.rejects_to is not None else ():
+            with suppress(ObjectNotFoundError):
+                lines = self.root.read_bytes(rejected_name(number)).count(b"\n")
+                rejected += lines
+                files += [join_url(self.root.shown, rejected_name(number))] if lines else []
         return ConvertReport(
             out=self.root.shown,
             num_rows=sum(rows.values()),
@@ -209,6 +226,8 @@ def plan_conversion(
     splits: Mapping[str, float] | None = None,
     split_by: str | None = None,
     seed: int = 0,
+    shuffle: bool = False,
+    shuffle_memory: int | str = "1gb",
     on_error: Literal["raise", "skip"] = "raise",
     task_size: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -216,42 +235,82 @@ def plan_conversion(
 ) -> Conversion:
     """Cut a source into tasks, and learn the columns; nothing is written."""
     settings = SaveSettings(format, size_limit, None, compression, hashes=hashes, storage_options=storage_options)
-    if on_error not in ("raise", "skip"):
-        raise ConfigError(f"on_error={on_error!r} is unknown: use 'raise' or 'skip'")
-    rules: Mapping[str, SplitRule | None] = {"": None} if splits is None else split_rules(splits, split_by, seed)
-    chain = () if transform is None else tuple(as_chain(transform))
-    if source.is_endless:
-        raise ConfigError("the source never ends, so it cannot be converted: use LimitedShardedSource")
-    while isinstance(source, TransformedShardedSource):  # the files below can be cut
-        chain, source = (*source.transforms, *chain), source.source
-    if isinstance(source, HuggingFaceShardedSource) and source.file_source is not None:
-        source = source.file_source
+    _check(format, on_error, shuffle=shuffle)
+    rule = None if splits is None else split_rule(splits, split_by, seed)
+    source, chain = _files_below(source, () if transform is None else tuple(as_chain(transform)))
     root = PartsTarget(out, settings)
     known = {} if overwrite else (root.read(PLAN_NAME) or {}).get("options", {})
     source.shard_lengths()  # what tells them is read of many files at a time
     infos = [source.get_shard_info(name) for name in source.shard_names]
     first, made_of = _first_samples(source, chain, skips=on_error == "skip")
+    swell, made = _unpacked(infos, first, made_of)
+    part_bytes = max(1, parse_bytes(shuffle_memory) // _PARTS_OF_MEMORY) if shuffle else sys.maxsize
     num_bytes = known.get("task_size") if task_size is None else max(1, parse_bytes(task_size))
     if num_bytes is None:
-        num_bytes = _task_size(infos, settings.max_bytes, first, made_of)
+        num_bytes = _task_size(settings.max_bytes, part_bytes, swell, made)
     cuts = plan_cuts(infos, num_bytes, partial(find_cuts, source), most_parts=None)
+    num_sorted = known.get("shuffle") or max(math.ceil(made / part_bytes), min(_ENOUGH_TASKS, len(cuts)))
     options: dict[str, Any] = {
         **{name: value for name, value in settings.key.items() if value is not None},
         "transform": None if transform is None else as_chain(transform).fingerprint(),
-        "splits": {name: rule and [*rule] for name, rule in rules.items()},
+        "splits": None if rule is None else [*rule],
         "task_size": num_bytes,
         "on_error": on_error,
+        "shuffle": num_sorted if shuffle else None,
+        "seed": seed if shuffle else None,
     }
+    known = {"columns": getattr(source, "columns", None) if format == "mds" else None, **known}
     settings, told = _with_columns(settings, columns, known, first)
     if on_error == "skip":
         chain = (*chain, FitsColumns(settings.columns, settings.schema, drops_extra=settings.drops_extra))
-    keys, made = _keys_of(source, cuts), []
-    for name, rule in rules.items():
-        url = join_url(out, name) if name else out
-        rejects_to = PartsTarget(url, settings) if on_error == "skip" else None
-        tasks = ConvertTasks(source, cuts, keys, chain, rule, rejects_to)
-        made.append(Split(name, tasks, ConvertTarget(url, settings, {}, tasks.task_names)))
-    return Conversion(root, options | told, made, told.get("columns"), first)
+    tasks = ConvertTasks(source, cuts, _keys_of(source, cuts), chain, rule, root if on_error == "skip" else None)
+    before = None
+    if shuffle:
+        before = _first_pass(join_url(out, SHUFFLE_FOLDER), tasks, settings, seed)
+        tasks, settings = _second_pass(before, num_sorted), replace(settings, drops_extra=True)
+    outputs = {
+        name: ConvertTarget(join_url(out, name) if name else out, settings, {}, tasks.task_names)
+        for name in (("",) if rule is None else rule.names)
+    }
+    return Conversion(root, options | told, tasks, outputs, told.get("columns"), first, before)
+
+
+def _check(form: str, on_error: str, *, shuffle: bool) -> None:
+    if on_error not in ("raise", "skip"):
+        raise ConfigError(f"on_error={on_error!r} is unknown: use 'raise' or 'skip'")
+    if shuffle and form != "mds":
+        raise ConfigError(f"shuffle=True writes MDS, not {form}: convert to MDS, and then that to {form}")
+
+
+def _files_below(
+    source: ShardedSource, chain: tuple[AnyTransform, ...]
+) -> tuple[ShardedSource, tuple[AnyTransform, ...]]:
+    """Return what a source reads, which can be cut, with all that is applied to it."""
+    if source.is_endless:
+        raise ConfigError("the source never ends, so it cannot be converted: use LimitedShardedSource")
+    while isinstance(source, TransformedShardedSource):
+        chain, source = (*source.transforms, *chain), source.source
+    if isinstance(source, HuggingFaceShardedSource) and source.file_source is not None:
+        source = source.file_source
+    return source, chain
+
+
+def _first_pass(url: str, tasks: ConvertTasks, settings: SaveSettings, seed: int) -> Conversion:
+    """Plan the datasets of sorted rows that the tasks of a conversion write."""
+    columns = {**(settings.columns or {}), KEY: "uint64"}
+    settings = replace(settings, columns=columns, compression=None, hashes=())
+    tasks = replace(tasks, order_key=seed)
+    target = ConvertTarget(url, settings, {}, tasks.task_names)
+    return Conversion(PartsTarget(url, settings), {}, tasks, {"": target}, columns, ())
+
+
+def _second_pass(before: Conversion, num_tasks: int) -> ConvertTasks:
+    """Plan the tasks that each join some keys of all that the first pass writes."""
+    tasks = before.tasks
+    source = SortedParts(before.outputs[""], before.num_tasks, num_tasks, _digest("".join(tasks.task_names)))
+    cuts = [Cut(number, number + 1) for number in range(num_tasks)]
+    splits = None if tasks.splits is None else StoredSplit(tasks.splits.names)
+    return ConvertTasks(source, cuts, _keys_of(source, cuts), (), splits)
 
 
 def _with_columns(
@@ -281,20 +340,22 @@ def _first_samples(
     raise EmptyDatasetError(f"there is no sample to convert{bad}")
 
 
-def _task_size(
-    infos: Sequence[ShardInfo | None], shard_bytes: int, first: Sequence[Sample], made_of: tuple[int, int]
-) -> int:
-    """Return how many stored bytes a task reads: what makes eight shards, or fewer if there would be few tasks.
+def _task_size(shard_bytes: int, most_bytes: int, swell: float, made: float) -> int:
+    """Return how many stored bytes a task reads: what makes eight shards, or fewer if there would be few tasks."""
+    made_by_task = min(max(shard_bytes, made / _ENOUGH_TASKS), _SHARDS_OF_TASK * shard_bytes, most_bytes)
+    return max(1, int(made_by_task / swell))
 
-    Stored rows may be compressed: how much the first of them take when pickled tells what becomes of the others.
-    """
+
+def _unpacked(
+    infos: Sequence[ShardInfo | None], first: Sequence[Sample], made_of: tuple[int, int]
+) -> tuple[float, float]:
+    """Return how many bytes become of a stored one, and of all of them: as the first samples take when pickled."""
     shard, rows = infos[made_of[0]], made_of[1]
     swell = 1.0
     if shard is not None and shard.num_rows and shard.byte_size:
         with suppress(Exception):  # what does not pickle
             swell = max(len(pickle.dumps(first)) / rows * shard.num_rows / shard.byte_size, 0.01)
-    made = swell * sum(share_of(info, 1) for info in infos)
-    return max(1, int(min(max(shard_bytes, made / _ENOUGH_TASKS), _SHARDS_OF_TASK * shard_bytes) / swell))
+    return swell, swell * sum(share_of(info, 1) for info in infos)
 
 
 def _schema_of(known: str | None, first: list[Sample]) -> tuple[Any, str]:
@@ -326,9 +387,12 @@ def engine_of(engine: EngineName | Engine, workers: int | None, work: Conversion
     check_whole("workers", workers, 1)
     if not isinstance(engine, str):
         return engine
-    tasks = work.splits[0].tasks
+    tasks = (work.first_pass or work).tasks
+    if hasattr(tasks.source, "own_engine"):  # rows that lie with an engine
+        own: Engine = tasks.source.own_engine()
+        return own
     if engine == "local":
-        count = min(workers or os.cpu_count() or 1, max(len(split.tasks.cuts) for split in work.splits))
+        count = min(workers or os.cpu_count() or 1, len(tasks.cuts))
         is_here = isinstance(tasks.source, FunctionsSource) and tasks.source.fingerprint is None
         if count == 1 or is_here:
             return ThisProcess()

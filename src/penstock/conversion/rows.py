@@ -1,14 +1,16 @@
-"""What becomes of the rows of a task: those of one split, transformed, without those that are bad if that is wanted."""
+"""What becomes of the rows of a task: parted into splits, transformed, without those that are bad if that is wanted."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.blocks.block import Block, join_blocks
 from penstock.errors import ConfigError, DataError, ExtraColumnError, MissingColumnError, TransformError
@@ -19,7 +21,7 @@ from penstock.order.keys import hash_key
 from penstock.sources.transforms import BatchTransform, ChainedTransform, FlatMapTransform, apply_all, checked_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.blocks.stage import State
     from penstock.sources.base import ShardedSource
@@ -78,15 +80,15 @@ def as_chain(transform: Any) -> ChainedTransform:
 
 
 class SplitRule(NamedTuple):
-    """Rows that belong to one of several splits, by a keyed hash: data that are added move no row to another one."""
+    """In which split a row is, by a keyed hash: data that are added move no row to another one."""
 
-    begin: float  # the part of all hashes that is this split
-    end: float
+    names: tuple[str, ...]
+    ends: tuple[float, ...]  # where the part of all hashes ends that each split gets
     column: str | None = None  # whose value decides; None: the address of the row
     seed: int = 0
 
-    def holds(self, row: Sample, address: tuple[str, int]) -> bool:
-        """Return True if a row belongs to this split."""
+    def place(self, row: Sample, address: tuple[str, int]) -> int:
+        """Return the number of the split."""
         if self.column is None:
             value: object = address
         elif self.column in row:
@@ -97,22 +99,28 @@ class SplitRule(NamedTuple):
             )
         if getattr(value, "ndim", None) == 0:  # a number of NumPy, which is the same as Python's
             value = value.item()  # type: ignore[attr-defined]
-        return self.begin <= hash_key("split", self.seed, repr(value)) / 2**64 < self.end
+        return bisect_right(self.ends[:-1], hash_key("split", self.seed, repr(value)) / 2**64)
 
 
-def split_rules(splits: Mapping[str, float], column: str | None, seed: int) -> dict[str, SplitRule]:
+class SplitPlaces(Protocol):
+    """Tells of rows in which split they are."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the splits."""
+
+    def place(self, row: Sample, address: tuple[str, int]) -> int:
+        """Return the number of the split of a row that has this place in a shard."""
+
+
+def split_rule(splits: Mapping[str, float], column: str | None, seed: int) -> SplitRule:
     """Return which part of all hashes each split gets; shares add up to 1."""
     if not splits or any(not share > 0 for share in splits.values()):
         raise ConfigError(f"splits={dict(splits)} must give each split a share above 0: {{'train': 0.9, 'val': 0.1}}")
     total = sum(splits.values())
     if abs(total - 1) > 1e-6:
         raise ConfigError(f"the shares of splits={dict(splits)} add up to {total:g}, not to 1")
-    rules, begin = {}, 0.0
-    for number, (name, share) in enumerate(splits.items(), 1):
-        end = 1.0 if number == len(splits) else begin + share
-        rules[name] = SplitRule(begin, end, column, seed)
-        begin = end
-    return rules
+    return SplitRule(tuple(splits), tuple(accumulate(splits.values())), column, seed)
 
 
 class _PieceRow(NamedTuple):
@@ -154,7 +162,6 @@ class TaskRows:
         source: Has the rows.
         pieces: Which of them, in order.
         transforms: What is applied to them, in order.
-        split: Which of them are taken; None: all.
         on_rejected: Receives all rows that were rejected, at the end; None: a bad row is an error.
     """
 
@@ -164,11 +171,10 @@ class TaskRows:
         pieces: Sequence[Piece],
         transforms: Sequence[AnyTransform],
         *,
-        split: SplitRule | None = None,
         on_rejected: Callable[[list[dict[str, Any]]], None] | None = None,
     ) -> None:
         self._source, self._pieces = source, pieces
-        self._groups, self._split, self._on_rejected = _grouped(transforms), split, on_rejected
+        self._groups, self._on_rejected = _grouped(transforms), on_rejected
         sizes = [group.batch_size for group in self._groups if isinstance(group, BatchTransform)]
         self._rows_at_once = max([_ROWS_AT_ONCE, *sizes])
         self._rows: SampleIterator | None = None
@@ -189,6 +195,19 @@ class TaskRows:
             self._given += len(taken[-1])
             count -= len(taken[-1])
         return join_blocks(taken)
+
+    def parted(self, rule: SplitPlaces) -> Iterator[tuple[int, list[Sample]]]:
+        """Yield all samples, some at a time, with the number of their split: its rows are transformed by themselves."""
+        while self._place.piece < len(self._pieces):
+            self._begun, name = self._place, self._pieces[self._place.piece].name
+            first, rows = self._next_rows(self._rows_at_once)
+            parts: dict[int, list[tuple[int, Sample]]] = {}
+            for number, row in enumerate(rows.samples(), first):
+                parts.setdefault(rule.place(row, (name, number)), []).append((number, row))
+            for split, numbered in sorted(parts.items()):
+                yield split, self._transformed(numbered)
+        if self._on_rejected is not None:
+            self._on_rejected(self._rejected)
 
     def state_dict(self) -> dict[str, Any]:
         """Describe the position after the sample given last."""
@@ -220,12 +239,12 @@ class TaskRows:
     def _read(self, count: int) -> bool:
         """Make samples of the next rows, of about so many if they are taken as they are; False: there are none."""
         self._made, self._given = Block(), 0
-        is_plain = not self._groups and self._split is None and self._on_rejected is None
+        is_plain = not self._groups and self._on_rejected is None
         while not self._made and self._place.piece < len(self._pieces):
             self._note_place()
             self._begun = self._place
             first, rows = self._next_rows(count if is_plain else self._rows_at_once)
-            self._made = rows if is_plain else Block(self._transformed(self._of_split(first, rows.samples())))
+            self._made = rows if is_plain else Block(self._transformed(list(enumerate(rows.samples(), first))))
             if self._place.piece == len(self._pieces) and self._on_rejected is not None:
                 self._on_rejected(self._rejected)
         return bool(self._made)
@@ -251,12 +270,6 @@ class TaskRows:
             return first, read
         self._place = place._replace(row=place.row + len(read))
         return first, read
-
-    def _of_split(self, first: int, rows: list[Sample]) -> list[tuple[int, Sample]]:
-        numbered, split, name = list(enumerate(rows, first)), self._split, self._pieces[self._begun.piece].name
-        if split is None:
-            return numbered
-        return [(number, row) for number, row in numbered if split.holds(row, (name, number))]
 
     def _transformed(self, rows: list[tuple[int, Sample]]) -> list[Sample]:
         """Apply all transforms; a batch that fails is tried again row by row, if bad rows are rejected."""

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.blocks.block import Block
-from penstock.conversion.tasks import ConvertTarget
+from penstock.conversion.inputs import HandedRows, hand_over
+from penstock.conversion.plan import plan_conversion
 from penstock.errors import BadSampleError, ConfigError
-from penstock.publish.dataset_writer import SaveSettings
-from penstock.publish.materialise import PLAN_NAME
+from penstock.publish.sizes import PROBE_ROWS as _PROBE
 from penstock.storage.base import url_scheme
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
+    from penstock.publish.engines import Done
     from penstock.types import Sample
 
     Location = str | os.PathLike[str]
@@ -40,6 +41,7 @@ ENCODINGS = {
     "array<float>": "ndarray:float32",
     "array<double>": "ndarray:float64",
 }
+_OPTIONS = {"hashes", "size_limit", "storage_options"}
 _OVER_BINARY = ("pil", "png", "jpeg", "pkl")
 
 
@@ -76,32 +78,28 @@ def dataframe_to_mds(
     if udf_iterable is not None and columns is None:
         raise ConfigError("udf_iterable makes samples of its own: name their encodings as mds_kwargs['columns']")
     columns = dict(columns) if udf_iterable is not None else infer_dataframe_schema(dataframe, columns)
-    settings = SaveSettings(
-        "mds",
-        given.pop("size_limit", None) or "64mb",
-        compression=given.pop("compression", "zstd"),
-        columns=columns,
-        hashes=_listed(given.pop("hashes", ())),
-        storage_options=given.pop("storage_options", None),
-    )
+    options = {name: given.pop(name) for name in _OPTIONS & given.keys() if given[name] is not None}
+    options["hashes"] = _listed(options.get("hashes"))
+    options["compression"] = given.pop("compression", "zstd")
     if given:
         raise ConfigError(f"mds_kwargs has {', '.join(sorted(given))}, which dataframe_to_mds does not take")
-    num_partitions = dataframe.rdd.getNumPartitions()
-    names = [f"partition-{number}-{num_partitions}" for number in range(num_partitions)]
-    target = ConvertTarget(remote or local, settings, {}, names)
-    if target.names():
-        raise ConfigError(f"{target.shown} is not empty: choose another place for the table, or remove what is there")
-    target.write(PLAN_NAME, b"{}")
-    make = partial(_samples_of, columns=columns, nulls=nulls, udf=udf_iterable, udf_kwargs=dict(udf_kwargs or {}))
-    dataframe.rdd.mapPartitionsWithIndex(partial(_write_partition, target, make)).collect()
+    source = SparkRows(dataframe, columns, nulls, udf_iterable, dict(udf_kwargs or {}))
+    work = plan_conversion(source, remote or local, columns=columns, **options)
+    if work.root.names():
+        raise ConfigError(
+            f"{work.root.shown} is not empty: choose another place for the table, or remove what is there"
+        )
+    work.begin(resume=False, overwrite=False)
+    for _ in source.own_engine().run(work.make_task, range(work.num_tasks), work.root.shown):
+        pass
     if merge_index:
-        target.finish(num_partitions)
+        work.target.finish(work.num_tasks)
     return local, remote
 
 
 def infer_dataframe_schema(dataframe: Any, user_defined_cols: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the encodings of the columns of a Spark table; those that are given must fit its types."""
-    types = {field.name: field.dataType.simpleString().partition("(")[0] for field in dataframe.schema.fields}
+    types = {field.name: _kind_of(field) for field in dataframe.schema.fields}
     if missing := sorted(set(user_defined_cols or ()) - types.keys()):
         raise ConfigError(f"the table has no column {missing[0]!r}: it has {', '.join(types)}")
     if user_defined_cols is not None:
@@ -115,6 +113,10 @@ def infer_dataframe_schema(dataframe: Any, user_defined_cols: Mapping[str, str] 
                 " mds_kwargs['columns'], such as 'json' for structs and maps"
             )
     return {name: ENCODINGS[kind] for name, kind in types.items()}
+
+
+def _kind_of(field: Any) -> str:
+    return str(field.dataType.simpleString().partition("(")[0])
 
 
 def is_json_compatible(data_type: Any) -> bool:
@@ -148,47 +150,64 @@ def _listed(hashes: str | Iterable[str] | None) -> tuple[str, ...]:
 # --- On executors ---
 
 
-class _PartitionTasks:
-    """The samples of one partition, which can be read again from its rows."""
+class SparkRows(HandedRows):
+    """The rows of a Spark table, which its executors hand over, partition by partition: none has to fit into memory."""
 
-    fingerprint = "spark"
-
-    def __init__(self, names: Sequence[str], make: Callable[[list[Any]], Iterable[Sample]], rows: list[Any]) -> None:
-        self.task_names, self._make, self._rows = names, make, rows
-
-    def open_task(self, number: int) -> _PartitionSamples:  # noqa: ARG002  there is one
-        return _PartitionSamples(self._make, self._rows)
-
-
-class _PartitionSamples:
-    def __init__(self, make: Callable[[list[Any]], Iterable[Sample]], rows: list[Any]) -> None:
-        self._samples: Iterator[Sample] = (
-            sample
-            for begin in range(0, len(rows), _ROWS_AT_ONCE)
-            for sample in make(rows[begin : begin + _ROWS_AT_ONCE])
+    def __init__(
+        self,
+        dataframe: Any,
+        columns: Mapping[str, str] | None = None,
+        nulls: str = "keep",
+        udf: Callable[..., Iterable[Sample]] | None = None,
+        udf_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._table, self._given = dataframe, columns
+        kinds = {field.name: _kind_of(field) for field in dataframe.schema.fields}
+        encodings = {name: ENCODINGS.get(kind, "") for name, kind in kinds.items()} | dict(columns or {})
+        self._make = partial(_samples_of, columns=encodings, nulls=nulls, udf=udf, udf_kwargs=udf_kwargs or {})
+        super().__init__(
+            dataframe.rdd.getNumPartitions(),
+            f"spark-{dataframe.semanticHash()}",
+            lambda: dataframe.limit(_PROBE).collect(),
         )
 
-    def take(self, count: int) -> list[Sample]:
-        return [sample for _, sample in zip(range(count), self._samples, strict=False)]
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The encodings that fit the types of the table."""
+        return self._given or infer_dataframe_schema(self._table)
 
-    def take_block(self, count: int) -> Block:
-        return Block(self.take(count))
+    def samples_of(self, rows: Iterable[Any]) -> Iterator[Sample]:
+        """Make samples of rows of Spark, some at a time."""
+        rows = iter(rows)
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            yield from self._make(some)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
+    def own_engine(self) -> _OfPartitions:
+        """Return what runs each task where its partition is."""
+        return _OfPartitions(self._table)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        self._samples = iter(())
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_table": None}
 
 
-def _write_partition(
-    target: ConvertTarget, make: Callable[[list[Any]], Iterable[Sample]], number: int, rows: Iterable[Any]
-) -> list[Any]:
-    tasks = _PartitionTasks(target.task_names, make, list(rows))
-    return [target.make(tasks, number, waits=True)]
+class _OfPartitions:
+    def __init__(self, dataframe: Any) -> None:
+        self._table = dataframe
+
+    def run(
+        self,
+        task: Callable[[int], Done],
+        numbers: Sequence[int],
+        _shown: str,
+        /,
+    ) -> Generator[tuple[int, Done]]:
+        """Have tasks run, each over the rows of its partition."""
+        if numbers:
+            yield from self._table.rdd.mapPartitionsWithIndex(partial(_run_handed, task, frozenset(numbers))).collect()
+
+
+def _run_handed(task: Callable[[int], Done], wanted: frozenset[int], number: int, rows: Any) -> list[tuple[int, Done]]:
+    return [(number, hand_over(task, number, rows))] if number in wanted else []
 
 
 def _samples_of(
@@ -199,7 +218,6 @@ def _samples_of(
     udf: Callable[..., Iterable[Sample]] | None,
     udf_kwargs: Mapping[str, Any],
 ) -> Iterable[Sample]:
-    """Make samples of rows of Spark."""
     if udf is not None:
         import pandas as pd
 
@@ -208,7 +226,9 @@ def _samples_of(
 
 
 def _value(name: str, value: Any, encoding: str, nulls: str) -> Any:
-    if value is None:
+    if value is None and encoding:
+        if nulls == "keep":
+            return None
         if nulls != "default":
             raise BadSampleError(f"column {name!r} has a null: fill it, or pass mds_kwargs={{'nulls': 'default'}}")
         value = _DEFAULTS.get(encoding.partition(":")[0], 0)
@@ -216,7 +236,7 @@ def _value(name: str, value: Any, encoding: str, nulls: str) -> Any:
         return np.asarray(value, encoding.split(":")[1])
     if encoding == "json" and hasattr(value, "asDict"):
         return value.asDict(recursive=True)
-    return bytes(value) if encoding == "bytes" else value
+    return bytes(value) if isinstance(value, bytearray) else value
 
 
 _DEFAULTS = {"str": "", "bytes": b"", "ndarray": (), "json": None}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.conversion.rows import FitsColumns, Piece, TaskRows, rejected_lines
-from penstock.errors import BadSampleError, ResumeError
+from penstock.conversion.shuffle import KEY, RowsByKey
+from penstock.errors import BadSampleError, ConfigError, ResumeError
 from penstock.index.catalog import parse_index
 from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import INDEX_NAME
-from penstock.publish.dataset_writer import MANIFEST_NAME
+from penstock.order.keys import hash_key
+from penstock.publish.dataset_writer import MANIFEST_NAME, open_writer
 from penstock.publish.materialise import PLAN_LOCK, PartDone, PartsTarget, part_name
 from penstock.publish.merge_index import merge_indexes
 from penstock.storage.url_names import join_url
@@ -21,9 +23,10 @@ from penstock.storage.url_names import join_url
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.conversion.rows import SplitRule
-    from penstock.publish.dataset_writer import SaveSettings
+    from penstock.conversion.rows import SplitPlaces
+    from penstock.publish.dataset_writer import DatasetWriter, SaveSettings
     from penstock.publish.materialise import Tasks
+    from penstock.publish.samples import Samples
     from penstock.sources.base import ShardedSource
     from penstock.sources.cutting import Cut
     from penstock.sources.transforms import AnyTransform
@@ -41,8 +44,9 @@ class ConvertTasks:
     cuts: Sequence[Cut]
     keys: Sequence[str]  # of each task, what its samples depend on
     transforms: Sequence[AnyTransform] = ()
-    split: SplitRule | None = None
+    splits: SplitPlaces | None = None
     rejects_to: PartsTarget | None = None  # where rows that are bad are listed; None: they are errors
+    order_key: int | None = None  # of rows that are put in random order; None: they stay in theirs
 
     @property
     def task_names(self) -> Sequence[str]:
@@ -56,17 +60,27 @@ class ConvertTasks:
 
     def find_bad_row(self, number: int, settings: SaveSettings) -> None:
         """Read the rows of a task again, and raise at the first that cannot be written."""
-        fits = FitsColumns(settings.columns, settings.schema, drops_extra=settings.drops_extra)
+        columns = {name: encoding for name, encoding in (settings.columns or {}).items() if name != KEY}
+        fits = FitsColumns(columns or None, settings.schema, drops_extra=settings.drops_extra)
         fits.batch_size = 1  # so that it is this row
-        with closing(replace(self, transforms=(*self.transforms, fits)).open_task(number)) as rows:
+        with (
+            suppress(ConfigError),  # of rows that can be read only once
+            closing(replace(self, transforms=(*self.transforms, fits)).open_rows(number)) as rows,
+        ):
             while rows.take(_ROWS_AT_ONCE):
                 pass
 
-    def open_task(self, number: int) -> TaskRows:
+    def open_task(self, number: int) -> Samples:
         """Open the samples of a task."""
+        rows = self.open_rows(number)
+        if self.order_key is None:
+            return rows
+        return RowsByKey(rows, self.splits, hash_key("shuffle", self.order_key, self.task_names[number]))
+
+    def open_rows(self, number: int) -> TaskRows:
+        """Open the samples of a task of all splits."""
         reject = None if self.rejects_to is None else partial(_list_rejected, self.rejects_to, number)
-        pieces = pieces_of(self.source, self.cuts[number])
-        return TaskRows(self.source, pieces, self.transforms, split=self.split, on_rejected=reject)
+        return TaskRows(self.source, pieces_of(self.source, self.cuts[number]), self.transforms, on_rejected=reject)
 
 
 def pieces_of(source: ShardedSource, cut: Cut) -> list[Piece]:
@@ -126,5 +140,43 @@ class ConvertTarget(PartsTarget):
                 self.write(INDEX_NAME, dump_index(merge_indexes(indexes), is_merged=True))
             self.write(MANIFEST_NAME, json.dumps(manifest, indent=1).encode())
 
+    def open_part(self, number: int) -> DatasetWriter:
+        """Make a part anew, whatever is there of it."""
+        settings = replace(self.settings, overwrite=True, allows_empty=True, fingerprint=self._key_of(number))
+        return open_writer(join_url(self.url, part_name(number)), settings)
+
     def _key_of(self, number: int) -> str:
         return f"convert-{self.task_names[number]}"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsTarget(ConvertTarget):
+    """Where tasks write to that make several datasets of the rows that they read once."""
+
+    outputs: Sequence[ConvertTarget] = ()
+
+    def find(self, number: int) -> PartDone | None:
+        """Return what a task has made, if it is whole in all splits."""
+        found = [part for output in self.outputs if (part := output.find(number)) is not None]
+        if len(found) < len(self.outputs):
+            return None
+        return PartDone(number, sum(part.num_rows for part in found), sum(part.num_bytes for part in found))
+
+    def _save(self, tasks: Tasks, number: int) -> PartDone:
+        """Make a part of all splits anew: it is in the middle of all of them."""
+        assert isinstance(tasks, ConvertTasks)  # noqa: S101
+        assert tasks.splits is not None  # noqa: S101
+        with ExitStack() as stack:
+            writers = [stack.enter_context(output.open_part(number)) for output in self.outputs]
+            rows = stack.enter_context(closing(tasks.open_rows(number)))
+            for split, samples in rows.parted(tasks.splits):
+                for sample in samples:
+                    writers[split].write(sample)
+        done = self.find(number)
+        assert done is not None  # noqa: S101
+        return done
+
+    def finish(self, num_tasks: int) -> None:
+        """Join what all tasks have made, split by split."""
+        for output in self.outputs:
+            output.finish(num_tasks)

@@ -19,6 +19,7 @@ from penstock.errors import (
 from penstock.files import os_errors
 from penstock.formats.columnar.shard_files import ColumnarSaveFormat
 from penstock.formats.lines.jsonl import LinesFormat
+from penstock.formats.webdataset.shard_files import TarSaveFormat
 from penstock.index.paths import INDEX_NAME
 from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.publish.mds_files import MDSSaveFormat
@@ -45,7 +46,7 @@ MANIFEST_VERSION = 1
 MANIFEST_NAME = "_manifest.json"
 _SHARD = Bounded(r"shard-\d{5,}\.\w+(\.\w+)?", NAME_CHARACTERS)
 
-SaveFormat = Literal["parquet", "arrow", "jsonl", "mds"]
+SaveFormat = Literal["parquet", "arrow", "jsonl", "webdataset", "mds"]
 
 
 def is_saved_file(name: str) -> bool:
@@ -84,7 +85,7 @@ class SaveSettings:
     """How a dataset is saved, checked before anything is opened.
 
     Args:
-        format: `"parquet"`, `"arrow"`, `"jsonl"` or `"mds"`.
+        format: `"parquet"`, `"arrow"`, `"jsonl"`, `"webdataset"` or `"mds"`.
         max_shard_size: About how many bytes a shard takes, as it is stored; of MDS, before compression.
         num_shards: Write exactly so many shards, of equally many rows, whatever their size. Needs `num_rows`.
         compression: By default Parquet's is snappy, and other formats have none.
@@ -449,6 +450,8 @@ def open_writer(output_path: str | os.PathLike[str], settings: SaveSettings) -> 
         )
     elif name == "jsonl":
         form = LinesFormat(compression)
+    elif name == "webdataset":
+        form = TarSaveFormat(compression)
     else:
         form = ColumnarSaveFormat(name, compression, settings.schema)
     settings.sizes()  # may refuse, too, before anything is opened

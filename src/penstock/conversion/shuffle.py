@@ -1,0 +1,124 @@
+"""Rows in random order over all tasks, in two passes: tasks sort their rows by random keys, then keys are joined.
+
+What the first pass writes is a dataset whose tasks are sorted, each row with its key. A task of the second pass reads
+the keys between two bounds from all of them, and sorts these. Neither holds more than its part of the rows in memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import cached_property
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from penstock.blocks.block import Block
+from penstock.order.keys import draw
+from penstock.pipeline.caching import CachedShardedSource
+from penstock.sources.base import ShardedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.conversion.rows import SplitPlaces, TaskRows
+    from penstock.publish.materialise import PartsTarget
+    from penstock.types import Sample
+
+KEY = "_shuffle_key"  # its low bits are the split
+_SPLIT_BITS = np.uint64(16)
+_ROWS_AT_ONCE = 1024
+
+
+class RowsByKey:
+    """All samples of a task, sorted by random keys that they bear."""
+
+    def __init__(self, rows: TaskRows, splits: SplitPlaces | None, key: int) -> None:
+        self._rows, self._splits, self._key = rows, splits, key
+        self._given = 0
+
+    @cached_property
+    def _sorted(self) -> list[Sample]:
+        parted = self._rows.parted(self._splits or OneSplit())
+        samples = [(split, sample) for split, some in parted for sample in some]
+        drawn = draw(self._key, np.arange(len(samples), dtype=np.uint64))
+        keys = (drawn >> _SPLIT_BITS << _SPLIT_BITS).tolist()
+        keyed = [{**sample, KEY: key | split} for key, (split, sample) in zip(keys, samples, strict=True)]
+        return sorted(keyed, key=itemgetter(KEY))
+
+    def take(self, count: int) -> list[Sample]:
+        """Return so many of the next samples, or those that are left."""
+        begin, self._given = self._given, min(self._given + count, len(self._sorted))
+        return self._sorted[begin : self._given]
+
+    def take_block(self, count: int) -> Block:
+        """Return the same as a block."""
+        return Block(self.take(count))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many were given: to go on, all are read again."""
+        return {"given": self._given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after so many."""
+        self._given = int(state["given"])
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._rows.close()
+
+
+class OneSplit(NamedTuple):
+    """All rows are in one split."""
+
+    names: tuple[str, ...] = ("",)
+
+    def place(self, row: Sample, address: tuple[str, int]) -> int:  # noqa: ARG002
+        """Return 0."""
+        return 0
+
+
+class StoredSplit(NamedTuple):
+    """In which split a row is, as its key says."""
+
+    names: tuple[str, ...]
+
+    def place(self, row: Sample, address: tuple[str, int]) -> int:  # noqa: ARG002
+        """Return the number of the split."""
+        return int(row[KEY]) & 0xFFFF
+
+
+class SortedParts(ShardedSource):
+    """What the first pass has written: a shard has the rows whose keys lie between two bounds, in their order."""
+
+    makes_new_samples = True
+
+    def __init__(self, target: PartsTarget, num_parts: int, num_shards: int, fingerprint: str) -> None:
+        self._parts = CachedShardedSource(target, num_parts, fingerprint)
+        self._num_shards, self._fingerprint = num_shards, fingerprint
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The names of the shards, by their numbers."""
+        return [f"keys:{number}" for number in range(self._num_shards)]
+
+    @property
+    def fingerprint(self) -> str:
+        """That of what was sorted."""
+        return self._fingerprint
+
+    def read_shard(self, shard_name: str, row: int) -> Iterator[Sample]:
+        """Read the rows of all parts whose keys lie between the bounds, and sort them."""
+        number = self.shard_number(shard_name)
+        low, high = ((each << 64) // self._num_shards for each in (number, number + 1))
+        found: list[Sample] = []
+        for name, length in zip(self._parts.shard_names, self._parts.shard_lengths(), strict=True):
+            begin, end = (self._find(name, length, key) for key in (low, high))
+            for first in range(begin, end, _ROWS_AT_ONCE):
+                found += self._parts.read_rows(name, range(first, min(first + _ROWS_AT_ONCE, end)))
+        found.sort(key=lambda sample: int(sample[KEY]))
+        yield from found[row:]
+
+    def _find(self, name: str, length: int, key: int) -> int:
+        """Find the first row of a part that has at least a key."""
+        return bisect_left(range(length), key, key=lambda row: int(self._parts.read_rows(name, [row])[0][KEY]))
