@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
 
 _LONGEST = 1 << 14  # characters of a message, which may hold what others sent
 # Control characters, marks that turn the direction of writing, line separators, and what UTF-8 cannot spell.
@@ -26,6 +29,20 @@ def printable(text: str, *, lines: bool = False) -> str:
 def _spellings(*, lines: bool) -> dict[int, str]:
     codes = (code for begin, end in _UNSEEN for code in range(begin, end))
     return {code: repr(chr(code))[1:-1] for code in codes if not (lines and code == ord("\n"))}
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Return a question for the known word that may be meant, or nothing."""
+    from difflib import get_close_matches  # seldom needed, and slow to load
+
+    close = get_close_matches(word, list(known), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def listed(names: Collection[str], most: int = 8) -> str:
+    """Return the first of some names, and how many more there are."""
+    shown = ", ".join(sorted(names)[:most])
+    return f"{shown}, … {len(names) - most} more" if len(names) > most else shown
 
 
 class PenstockError(Exception):
@@ -58,6 +75,10 @@ def _rebuild(kind: type[PenstockError], message: str, facts: dict[str, Any]) -> 
 
 class ConfigError(PenstockError, ValueError):
     """An argument or a combination of arguments is wrong."""
+
+
+class CallError(ConfigError, TypeError):
+    """Arguments that a function does not take, or lacks."""
 
 
 class UnknownEncodingError(ConfigError, TypeError, KeyError, AssertionError):
@@ -108,6 +129,10 @@ class SampleIndexError(PenstockError, IndexError, ValueError):
     """A sample number outside the dataset."""
 
 
+class UnknownLengthError(PenstockError, TypeError):
+    """How many samples there are is known only after reading all of them."""
+
+
 class SampleKeyError(PenstockError, TypeError):
     """Something that cannot number a sample was used to index a dataset."""
 
@@ -137,6 +162,10 @@ class CorruptIndexError(BadIndexError, json.JSONDecodeError):
     def __init__(self, message: str = "", **facts: Any) -> None:
         json.JSONDecodeError.__init__(self, message, "", 0)
         PenstockError.__init__(self, message, **facts)
+
+
+class BatchError(DataError, RuntimeError, KeyError, TypeError):
+    """Samples that do not fit into one batch; names the column, and what to do."""
 
 
 class EmptyDatasetError(DataError, RuntimeError, IndexError):

@@ -25,7 +25,7 @@ def require(module: str, *, extra: str, purpose: str, needs: str = "") -> Any:
             + (f"; it also needs {needs}" if needs else ""),
             module=module,
             extra=extra,
-        ) from error
+        ) from None  # the reason is in the message
 
 
 def pip_install(extra: str) -> str:

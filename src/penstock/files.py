@@ -119,6 +119,7 @@ _ADVICE = {
     errno.ENOSPC: "free some space on its disk",
     errno.EDQUOT: "free some space, your quota is used up",
     errno.EROFS: "its disk is read-only, so choose another folder",
+    errno.EEXIST: "what is there is no folder: remove it, or choose another place",
     errno.EMFILE: "raise the limit of open files, which `ulimit -n` shows",
 }
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, PenstockError, meant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -112,11 +112,7 @@ class Registry(Generic[T]):
 
     def _unknown(self, name: str) -> ConfigError:
         names = self.names()
-        import difflib  # which takes a while to load, and is seldom needed
-
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        return ConfigError(f"unknown {self._kind} {name!r}{hint}: use one of {', '.join(names)}")
+        return ConfigError(f"unknown {self._kind} {name!r}{meant(name, names)}: use one of {', '.join(names)}")
 
 
 @cache

@@ -1,13 +1,24 @@
-"""Sizes and counts as people write them: `"64mb"`, `"1.5gb"`, `"2.5b"` samples."""
+"""Arguments as people write them: sizes and counts (`"64mb"`, `"2.5b"` samples), and calls that do not fit."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import wraps
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.errors import ConfigError
+from penstock.errors import CallError, ConfigError, meant
 from penstock.outside_text import ASCII, Bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
+
+T = TypeVar("T")
 
 _BYTE_UNITS = {unit + "b": 1024**power for power, unit in enumerate("kmgtpezy", start=1)}
 _COUNT_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -113,3 +124,49 @@ def _whole(value: int | float, what: str) -> int:
     if value < 0:
         raise ConfigError(f"{what} {value!r} is negative: use 0 or more")
     return int(value)
+
+
+# --- Calls that do not fit -------------------------------------------------------------------------------------------
+
+
+def checks_call(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that users call, so that a call that does not fit it raises a `CallError`."""
+
+    @wraps(function)
+    def call(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return function(*args, **named)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # by something that the function calls
+            raise CallError(_explain(function, args, named) or str(error)) from None
+
+    return call
+
+
+def checks_making(kind: type[T]) -> type[T]:
+    """Decorate a class that users make objects of, so that arguments which do not fit it raise a `CallError`."""
+    kind.__init__ = checks_call(kind.__init__)  # type: ignore[method-assign]
+    return kind
+
+
+def _explain(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> str | None:
+    import inspect  # seldom needed, here and below
+
+    takes = list(inspect.signature(function).parameters.values())
+    name = function.__name__
+    if name == "__init__":
+        name, takes, args = type(args[0]).__name__, takes[1:], args[1:]
+    names = [each.name for each in takes if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    unknown = [each for each in named if each not in names]
+    if unknown and not any(each.kind is each.VAR_KEYWORD for each in takes):
+        return f"{name} has no argument {unknown[0]!r}{meant(unknown[0], names)}: it takes {', '.join(names)}"
+    by_place = [each.name for each in takes if each.name in names and each.kind is not each.KEYWORD_ONLY]
+    if len(args) > len(by_place):
+        first = next((each for each in ("remote", *names[len(by_place) :]) if each in names), "…")
+        most = f"only {', '.join(by_place)}" if by_place else "no argument"
+        return f"{name} takes {most} without a name: write {name}({first}=…), and name the others, too"
+    given = {*by_place[: len(args)], *named}
+    needed = [each.name for each in takes if each.default is each.empty and each.name in names]
+    missing = [each for each in needed if each not in given]
+    return f"{name} needs {', '.join(f'{each}=' for each in missing)}" if missing else None

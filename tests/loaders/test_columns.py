@@ -137,6 +137,7 @@ def batches_and_states(loader: AsyncDataLoader) -> list[tuple[Any, Any]]:
 
 
 @settings(max_examples=60, deadline=None)
+@pytest.mark.filterwarnings("ignore:the loader gives no batch")
 @given(tables=tables(), options=OPTIONS, group_rows=st.integers(1, 12), pads=st.booleans(), data=st.data())
 def test_columns_and_samples_are_the_same(
     tables: list[pa.Table], options: dict[str, Any], group_rows: int, pads: bool, data: st.DataObject

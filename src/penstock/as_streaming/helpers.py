@@ -129,7 +129,7 @@ class Reader(Shard, Array):
 
     def validate(self, allow_unsafe_types: bool) -> None:
         """Refuse a shard that cannot be read; one with `pkl` columns is read only after it was allowed here."""
-        check_layouts(self._index, ReadOptions(allow_unsafe_types=allow_unsafe_types))
+        check_layouts(self._index, ReadOptions(allow_unsafe_types=allow_unsafe_types), self.dirname)
         self._allow_unsafe_types = allow_unsafe_types
         self._opened = None
 

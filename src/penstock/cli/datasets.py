@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import printable
 from penstock.outside_text import Bounded
-from penstock.units import format_bytes, format_count
+from penstock.units import check_whole, format_bytes, format_count
 
 if TYPE_CHECKING:
     import argparse
@@ -153,9 +153,10 @@ def run_head(options: argparse.Namespace) -> int:
     """Print samples, each a line of JSON as far as JSON can hold them."""
     from penstock.data.dataset import StreamingDataset
 
+    check_whole("-n", options.n, 0)
     settings = {name: value for name, value in _files_settings(options).items() if value is not None}
     with StreamingDataset(remote=options.dataset, columns=options.columns, image_decoder="raw", **settings) as dataset:
-        for sample in dataset[: min(max(0, options.n), dataset.num_samples)]:
+        for sample in dataset[: min(options.n, dataset.num_samples)]:
             print(printable(describe(sample, most=None if options.full else _MOST_CHARACTERS)))
     return 0
 
@@ -253,8 +254,12 @@ def add_index(commands: Any) -> None:
 
 def run_index(options: argparse.Namespace) -> int:
     """Index, and say what was found."""
+    from penstock.data.look import StoredDataset
+
     with look_at(options) as files:
         if files is None:
+            with StoredDataset.at(options.dataset) as dataset:
+                dataset.read_index()  # which says so if there is none
             print("this dataset already has an index.json, so there is nothing to index", file=sys.stderr)
             return 0
         index = files.index

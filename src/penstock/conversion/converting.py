@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -21,9 +21,10 @@ from penstock.errors import ConfigError, NoReadableFilesError, ObjectNotFoundErr
 from penstock.index.paths import INDEX_NAME
 from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.files.of_any_type import open_files
+from penstock.units import checks_call
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from typing_extensions import Unpack
 
@@ -77,6 +78,7 @@ class ConvertOptions(TypedDict, total=False):
     storage_options: Mapping[str, Any] | None
 
 
+@checks_call
 def convert(
     inputs: Any,
     out: str | os.PathLike[str],
@@ -159,6 +161,10 @@ def source_of(
     table = as_table(inputs)
     if table is not None:
         return table
+    if isinstance(names, list | tuple) and names and not isinstance(names[0], Mapping):
+        raise ConfigError(
+            f"inputs= holds a {type(names[0]).__name__}: pass a list of samples, each a dict, or of files"
+        )
     if isinstance(inputs, Iterable) and not isinstance(inputs, bytes | dict):
         return FunctionsSource([Replayed(inputs) if iter(inputs) is inputs else inputs.__iter__], fingerprint=None)
     raise ConfigError(

@@ -32,7 +32,7 @@ from penstock.reading.collected_rows import SOON
 from penstock.reading.sample_rng import keys_of_ids, takes_rng
 from penstock.reading.transforms import SampleTransforms, UnreadableSample, columns_maker, make_each
 from penstock.sources.fluent_verbs import FluentVerbs
-from penstock.units import check_whole
+from penstock.units import check_whole, checks_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -135,6 +135,7 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Ite
 
     _shard_names: ShardNames | None = None
 
+    @checks_call
     def __init__(
         self,
         *,

@@ -18,7 +18,7 @@ from penstock.reading.open_shards import OpenShards
 from penstock.reading.schedule import rows_at_once
 from penstock.reading.shard_table import check_layouts
 from penstock.reading.source import OpenShard
-from penstock.units import parse_bytes
+from penstock.units import checks_making, parse_bytes
 
 if TYPE_CHECKING:
     import os
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Numbers = slice | Sequence[int] | Int64Array
 
 
+@checks_making
 class LocalDataset:
     """Reads the samples of a dataset in a folder of this machine, in any order.
 
@@ -79,7 +80,7 @@ class LocalDataset:
             allow_unsafe_types=allow_unsafe_types,
             columns=None if columns is None else tuple(columns),
         )
-        check_layouts(self.index, options)
+        check_layouts(self.index, options, str(self.local))
         if not self.index.num_samples:
             raise EmptyDatasetError(f"Stream contains no samples: {self.local}", path=str(self.local))
         self._spans = IdSpans(self.index.lengths)

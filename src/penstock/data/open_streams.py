@@ -236,7 +236,7 @@ def _describe(
     stream: Stream, index: Index, in_place: InPlace | None, cached: int | None, options: ReadOptions
 ) -> StreamFiles:
     own = stream.options(options)
-    check_layouts(index, own)
+    check_layouts(index, own, shown_url(stream.place))
     share = 1.0
     if own.columns is not None and cached is not None:
         from penstock.data.stream_files import fetched_share
@@ -335,6 +335,15 @@ class OpenedDataset:
     def num_shards(self) -> int:
         """The number of shards of all streams."""
         return len(self._opened.source.spans)
+
+    def streams_without(self, column: str) -> list[str]:
+        """Return the places of the streams whose index has columns, but not this one."""
+        found = []
+        for _, stream, _, files in self._opened.streams:
+            layouts = () if files is None else files.index.columns.layouts
+            if layouts and all(column not in {each.name for each in layout.columns} for layout in layouts):
+                found.append(shown_url(stream.place))
+        return found
 
     @trims_traceback
     def warm(self, key: Numbers | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +23,7 @@ from penstock.registry import Registry
 from penstock.storage.base import resolve_store, shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import join_url
-from penstock.units import check_bool, check_mapping, check_seconds, check_whole, parse_bytes
+from penstock.units import check_bool, check_mapping, check_seconds, check_whole, checks_call, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,6 +77,7 @@ class Stream:
         samples: The old name of `choose`.
     """
 
+    @checks_call
     def __init__(
         self,
         *,
@@ -105,6 +107,10 @@ class Stream:
         self._local = self._place(local, is_data=remote is None)
         if not self.remote and not self._local and source is None:
             raise ConfigError("a stream needs a remote, a local folder, or both")
+        if not isinstance(split, str | None):
+            raise ConfigError(
+                f"split={split!r:.100} is not a name: pass the name of a folder, or of a split of the Hub"
+            )
         self.split = split or ""
         self.format, self.types, self.subset = format, types, subset
         self.weight = StreamWeight.of(proportion=proportion, repeat=repeat, choose=choose, samples=samples)
@@ -156,6 +162,8 @@ class Stream:
         """Return the place of the data, or of their copies, as one path or URL."""
         if given is None:
             return None
+        if not isinstance(given, str | os.PathLike | Iterable):
+            raise ConfigError(f"{given!r:.100} is not a place: pass a path, a URL, or a list of these")
         if isinstance(given, str | os.PathLike) and url_scheme(os.fspath(given)) is None:
             return os.fspath(given)
         from penstock.scan.patterns import find_source, is_list, take_queries  # a path of this machine needs none
@@ -249,7 +257,9 @@ class Stream:
     def is_dataset_here(self) -> bool:
         """Whether this is plainly a folder of this machine with an index; it may still be one if not."""
         folder = self.in_place
-        is_said = self.format not in (None, "mds") or self.patterns or self.queries or self.types is not None
+        is_said = (
+            self.format not in (None, "mds") or self.patterns or self.queries or self.types is not None or self.subset
+        )
         return folder is not None and not is_said and os.path.exists(folder / INDEX_NAME)  # noqa: PTH110  no errors
 
 
@@ -293,6 +303,7 @@ def gather_streams(given: Mapping[str, Any]) -> list[Stream]:
     place = {"remote": given["remote"], "local": given["local"]}
     is_placed = place != {"remote": None, "local": None}
     if given["streams"]:
+        _check_streams(given["streams"])
         if is_placed:
             raise ConfigError(
                 "streams= and remote= or local= exclude each other: each stream has its own remote and local"
@@ -301,6 +312,15 @@ def gather_streams(given: Mapping[str, Any]) -> list[Stream]:
     if not is_placed:
         raise ConfigError("a StreamingDataset needs streams, or a remote, a local folder, or both")
     return [stream_classes.get(given["stream_name"])(**place, split=given["split"], **(given["stream_config"] or {}))]
+
+
+def _check_streams(streams: Any) -> None:
+    """Refuse what is not a list of streams."""
+    if isinstance(streams, str | os.PathLike | Stream):
+        raise ConfigError(f"streams= takes a list, not a single {type(streams).__name__}: write streams=[Stream(…), …]")
+    for each in streams:
+        if not isinstance(each, Stream):
+            raise ConfigError(f"streams= holds a {type(each).__name__}, not a Stream: write Stream(remote=…) for it")
 
 
 # --- The settings of a dataset, each of which has one home -----------------------------------------------------------

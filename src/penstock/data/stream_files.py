@@ -5,6 +5,7 @@ A dataset that is read as it lies in a folder of this machine needs none of this
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.cache.proxied import open_proxied
 from penstock.cachedir.layout import default_directory
 from penstock.codecs.unpack import map_span, release
-from penstock.errors import ConfigError, ObjectChangedError, StoreError
+from penstock.errors import AccessDeniedError, ConfigError, ObjectChangedError, StoreError
 from penstock.files import check_path, os_errors
 from penstock.formats.base import get_format
 from penstock.formats.files import get_file_format
@@ -73,8 +74,9 @@ def files_of(stream: Stream, columns: tuple[str, ...] | None) -> FilesOfStream |
     name = None if stream.format is None else format_of(stream.format)
     source = _source(stream, is_said=name is not None)
     if source is None:
-        if stream.types is not None:
-            raise ConfigError("types= is for CSV files, and this is a dataset with an index: leave it out")
+        for name in ("types", "subset"):
+            if getattr(stream, name) is not None:
+                raise ConfigError(f"{name}= does not apply to a dataset with an index, and this is one: leave it out")
         return None
     request = FilesRequest(
         patterns=source.patterns,
@@ -165,6 +167,7 @@ def cached_stream(stream: Stream, files: FilesOfStream | None = None, directory:
     if directory is None:
         directory = _own_directory(stream, in_place) or default_directory(url, None)
     check_path(directory)
+    _check_can_be_made(directory)
     return CachedStream(
         directory=directory.absolute(),
         store=settings,
@@ -174,6 +177,15 @@ def cached_stream(stream: Stream, files: FilesOfStream | None = None, directory:
         timeout_s=60.0 if stream.download_timeout is None else stream.download_timeout,
         files=None if files is None else files.request,
     )
+
+
+def _check_can_be_made(directory: Path) -> None:
+    """Refuse a folder for copies that cannot be made, or is none."""
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{directory} cannot be the folder for copies, for {there} is a file: pass another local=")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise AccessDeniedError(f"{directory}: no permission to write in {there}: pass another local=", path=str(there))
 
 
 def _own_directory(stream: Stream, in_place: Path | None) -> Path | None:

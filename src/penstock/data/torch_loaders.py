@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from penstock.data.ranks import worker_of
-from penstock.errors import ConfigError
+from penstock.errors import BatchError, ConfigError
 from penstock.thread_times import thread_times
 from penstock.user_warnings import warn_user
 
@@ -154,7 +154,7 @@ def keep_small_tensors_inside(counters: Counters) -> None:
     default_collate_fn_map[dict] = partial(_collate_dicts, counters)
 
 
-def collate_alone(samples: list[Any]) -> Any:
+def collate_alone(samples: list[Any], streams_without: Callable[[str], list[str]] = lambda _: []) -> Any:
     """Make a batch as torch's `default_collate` does, but without a pool of threads in the process that trains.
 
     Torch's threads wait for each other by spinning: where others use the processors, most of the time goes to that.
@@ -169,7 +169,42 @@ def collate_alone(samples: list[Any]) -> Any:
             return from_numpy(np.stack([tensor.numpy() for tensor in tensors]))
         return default_collate_fn_map[Tensor](tensors, collate_fn_map=collate_fn_map)
 
-    return collate(samples, collate_fn_map={**default_collate_fn_map, Tensor: stack})
+    try:
+        return collate(samples, collate_fn_map={**default_collate_fn_map, Tensor: stack})
+    except (KeyError, RuntimeError, TypeError) as error:
+        if (why := why_no_batch(samples, streams_without)) is None:
+            raise
+        raise BatchError(why) from error
+
+
+def why_no_batch(samples: list[Any], streams_without: Callable[[str], list[str]]) -> str | None:
+    """Return which column keeps samples from becoming one batch, and what to do; None: it is something else."""
+    if not all(isinstance(sample, dict) for sample in samples):
+        return None
+    for name in dict.fromkeys(name for sample in samples for name in sample):
+        values = [sample[name] for sample in samples if name in sample]
+        if lacking := len(samples) - len(values):
+            where = f" ({' and '.join(places)} has none)" if (places := streams_without(name)) else ""
+            return (
+                f"{lacking} of the {len(samples)} samples of a batch have no {name!r}{where}: read"
+                " what all streams have, with columns=, or make samples alike, with sample_transform="
+            )
+        if any(value is None for value in values):
+            return f"column {name!r} has None in it, which fits into no tensor: fill it in a sample_transform="
+        shapes = {
+            (len(value),) if isinstance(value, list) else np.shape(value) for value in values if _has_shape(value)
+        }
+        if len(shapes) > 1:
+            shown = " and ".join(map(str, sorted(shapes)[:2]))
+            return (
+                f"column {name!r} has values of several shapes, such as {shown}, which do not fit into one batch: pass"
+                " collate_fn=PadCollator() to the loader, which pads them (to NumPy arrays), or cut them to one length"
+            )
+    return None
+
+
+def _has_shape(value: Any) -> bool:
+    return isinstance(value, list) or hasattr(value, "shape")
 
 
 class TimedCollate:

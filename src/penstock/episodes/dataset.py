@@ -10,6 +10,7 @@ from penstock.episodes.counters import open_episode_counters
 from penstock.episodes.opening import lanes_of_pool, open_episodes, pool_window
 from penstock.episodes.settings import EpisodeSettings
 from penstock.order.base import STRETCHES
+from penstock.units import checks_making
 
 if TYPE_CHECKING:
     import os
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _STREAM = "episodes"
 
 
+@checks_making
 class StreamingLeRobotDataset(RobotDataset):
     """A LeRobot dataset (v3.0 or v2.1): iterate over its frames in random order, or read any of them by number.
 

@@ -123,7 +123,11 @@ def load_metadata(store: Store, url: str) -> LeRobotMetadata:
     try:
         data = store.read(INFO_NAME)
     except ObjectNotFoundError as error:
-        raise BadIndexError(f"{shown} is no LeRobot dataset: it has no {INFO_NAME}", path=shown) from error
+        raise BadIndexError(
+            f"{shown} is no LeRobot dataset: it has no {INFO_NAME}; pass root= the folder above"
+            " it, or repo_id= the name of a dataset of the Hub",
+            path=shown,
+        ) from error
     info = parse_info(data, f"{shown}/{INFO_NAME}")
     is_v3 = info.version[0] >= 3
     tasks = _read_tasks(store, shown) if is_v3 else _read_task_lines(store, shown)

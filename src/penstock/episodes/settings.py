@@ -13,6 +13,7 @@ from penstock.episodes.video.pyav import PyavBackend
 from penstock.episodes.video.torchcodec import TorchcodecBackend
 from penstock.errors import ConfigError
 from penstock.units import check_mapping, check_whole, parse_bytes
+from penstock.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -97,6 +98,11 @@ class EpisodeSettings:
             raise ConfigError(f"unknown video_locality {self.video_locality!r}: use 'gop', or leave it out")
         if self.video_decode_device != "cpu":
             raise ConfigError(f"video_decode_device={self.video_decode_device!r} is not possible yet: use 'cpu'")
+        if self.root is None and os.path.isdir(self.repo_id):  # noqa: PTH112  it is no path
+            warn_user(
+                f"{self.repo_id!r} is looked up on the Hugging Face Hub, and not in the folder of that name: pass root="
+                " to read that"
+            )
         check_whole("episode_pool_size", self.episode_pool_size, 1)
         check_whole("video_decoder_cache_size", self.video_decoder_cache_size, 1)
         check_whole("video_decode_threads", self.video_decode_threads, 0)

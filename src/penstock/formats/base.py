@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, meant
 from penstock.formats.encodings.base import IMAGE_DECODERS
 from penstock.formats.rows import Rows as Rows  # noqa: TC001  others import both from here
 from penstock.formats.rows import ShardBytes as ShardBytes  # noqa: TC001
@@ -132,7 +132,9 @@ class ShardFormat(EntryFormat, Protocol):
         names = [column.name for column in layout.columns]
         for name in options.columns or ():
             if name not in names:
-                raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(names)}")
+                raise ConfigError(
+                    f"there is no column {name!r}{meant(name, names)}: the dataset has {', '.join(names)}"
+                )
 
     def open(self, parts: Sequence[ShardBytes], info: IndexedShard, options: ReadOptions) -> ShardReader:
         """Open a shard whose parts are at hand, raw and of the declared size."""

@@ -9,6 +9,7 @@ from penstock.errors import BadIndexError
 from penstock.outside_text import IGNORECASE, NAME_CHARACTERS, Bounded
 
 INDEX_NAME = "index.json"
+WHAT_IS_READ = f"penstock reads folders with an {INDEX_NAME}, and Parquet, JSON lines, CSV, text, Arrow and tar files"
 _PLAIN = Bounded("[^\\\\\0\ud800-\udfff]+", NAME_CHARACTERS)  # no backslash, no NUL, nothing that UTF-8 cannot spell
 _FORBIDDEN_PARTS = frozenset({"", ".", ".."})  # an absolute path begins with an empty part
 _INDEX = INDEX_NAME.replace(".", "[.]")

@@ -10,13 +10,13 @@ from penstock.blocks.block import Block
 from penstock.data.ranks import find_seat
 from penstock.errors import ConfigError
 from penstock.loaders.collate import collate_batch, takes_rows
-from penstock.loaders.counting import DeliveredBatches, LoopClock
+from penstock.loaders.counting import DeliveredBatches, LoopClock, warn_of_no_batch
 from penstock.loaders.placement import find_placement
 from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings, Uneven
 from penstock.loaders.threads import batches_of
 from penstock.sources.base import IndexedSource, ShardedSource, as_source
 from penstock.threads import WorkerThreads
-from penstock.units import check_whole, parse_bytes
+from penstock.units import check_whole, checks_making, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
@@ -33,6 +33,7 @@ _END = object()
 _DEFAULT_SEED = 0
 
 
+@checks_making
 class AsyncDataLoader:
     """Batches of a source, as NumPy arrays, torch tensors or JAX arrays. Iterate with `for` or `async for`.
 
@@ -118,6 +119,7 @@ class AsyncDataLoader:
         self._num_threads = prefetch_workers if prefetch_enabled else 0
         self._num_ahead = prefetch_buffer_size
         self._is_exhausted = False
+        self._batch_size, self._is_resumed = batch_size, False
         self._clock = LoopClock()
 
     def __iter__(self) -> Generator[Any]:
@@ -126,6 +128,8 @@ class AsyncDataLoader:
         batches = batches_of(self._passes, self._make, num_threads=self._num_threads, num_ahead=self._num_ahead)
         try:
             yield from self._clock.time(batches)
+            if not (self._clock.stats().batches or self._is_resumed) and (left_out := self._passes.num_left_out):
+                warn_of_no_batch(self._batch_size, left_out)
             self._is_exhausted = True
         finally:
             batches.close()
@@ -175,6 +179,7 @@ class AsyncDataLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of any rank with the next pass, on as many ranks as there are now."""
+        self._is_resumed = True  # maybe at the end
         self._passes.load_state_dict(state)
 
     def stats(self) -> LoopStats:
@@ -211,6 +216,7 @@ class IndexedPasses(DeliveredBatches):
         super().__init__(dataset, drops_last=drop_last)
         dataset.batch_size = batch_size
         self._samples = dataset
+        self.num_left_out = 0  # samples of a last batch that is not full
 
     def begin(self) -> tuple[Pass, Callable[[Executor | None], Iterator[tuple[Block, None]]]]:
         """Begin the next pass."""
@@ -233,6 +239,8 @@ class IndexedPasses(DeliveredBatches):
         while rows := list(islice(samples, batch_size)):
             if len(rows) == batch_size or not self._drops_last:
                 yield Block(rows), None
+            else:
+                self.num_left_out = len(rows)
 
 
 def _as_dataset(

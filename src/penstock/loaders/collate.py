@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.blocks.block import columns_of
 from penstock.errors import ConfigError
-from penstock.units import check_whole
+from penstock.units import check_whole, checks_making
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +49,7 @@ def _collate_columns(columns: Mapping[str, FieldValues]) -> dict[str, Any]:
     }
 
 
+@checks_making
 class PadCollator:
     """Makes batches in which lists of numbers are padded to one length: that of the longest, or a fixed one.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.counters import LoopStats
 from penstock.interrupts import WaitingFor, cut_short
+from penstock.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
@@ -87,6 +88,14 @@ class DeliveredBatches:
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass."""
         self._dataset.set_epoch(epoch)
+
+
+def warn_of_no_batch(batch_size: int | None, num_samples: int) -> None:
+    """Warn that a pass has no batch, because its only one is not full."""
+    warn_user(
+        f"the loader gives no batch: this rank gets {num_samples} samples, and drop_last=True leaves out a batch of"
+        f" fewer than batch_size={batch_size}. Lower batch_size, or pass drop_last=False"
+    )
 
 
 class LoopClock:

@@ -113,6 +113,7 @@ class StreamedPasses:
         self._old: State | None = None  # where a state of this rank alone goes on, in the order that it was saved in
         self._begins_next = False  # whether the next pass is another epoch
         self._current: _Pass | None = None  # the pass that moves the position: the last that has begun
+        self.num_left_out = 0  # samples of a last batch that is not full
 
     # --- Passes -----------------------------------------------------------------------------------------------
 
@@ -259,6 +260,8 @@ class StreamedPasses:
             while len(rows := samples.take_block(settings.batch_size)):
                 if len(rows) == settings.batch_size or not settings.drop_last:
                     yield rows, samples.position()
+                else:
+                    self.num_left_out = len(rows)
         finally:
             samples.close()
 

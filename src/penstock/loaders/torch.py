@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from penstock.counters import Stats
 from penstock.data.dataset import StreamingDataset
 from penstock.data.torch_loaders import TimedCollate, collate_alone
-from penstock.errors import ConfigError
+from penstock.errors import CallError, ConfigError, meant
 from penstock.extras import require
-from penstock.loaders.counting import DeliveredBatches, LoopClock
+from penstock.loaders.counting import DeliveredBatches, LoopClock, warn_of_no_batch
 from penstock.loaders.threads import prefetch_adaptively
 from penstock.loaders.waiting import WaitingWatch, explain_waiting
 from penstock.processes import num_processors
+from penstock.sources.base import ShardedSource
+from penstock.units import checks_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -56,6 +59,7 @@ class StreamingDataLoader(DataLoader[Any]):
     # With this, its `save_state` and `load_state` keep the state of a loader, too.
     use_stateful_dataloader = True
 
+    @checks_call
     def __init__(
         self,
         dataset: Any,
@@ -65,7 +69,11 @@ class StreamingDataLoader(DataLoader[Any]):
         warn_when_waiting: bool = True,
         **options: Any,
     ) -> None:
+        _check_dataset(dataset)
         options = {**dict(zip(_POSITIONAL, positional, strict=False)), **options}
+        unknown = next((name for name in options if name not in _POSITIONAL), None)
+        if unknown is not None:
+            raise CallError(f"StreamingDataLoader has no argument {unknown!r}{meant(unknown, _POSITIONAL)}")
         self._is_streaming = isinstance(dataset, StreamingDataset)
         self._drops_last = bool(options.get("drop_last"))
         self._delivered = DeliveredBatches(dataset, drops_last=self._drops_last)
@@ -105,7 +113,7 @@ class StreamingDataLoader(DataLoader[Any]):
             options["batch_size"] = None
         else:
             options["batch_size"] = dataset.batch_size
-            collate = options.get("collate_fn") or collate_alone
+            collate = options.get("collate_fn") or partial(collate_alone, streams_without=dataset.streams_without)
             is_timed = isinstance(collate, TimedCollate)  # as it comes from a loader that another one is made of
             options["collate_fn"] = collate if is_timed else TimedCollate(collate, dataset.counters)
         super().__init__(dataset, **options)
@@ -120,6 +128,8 @@ class StreamingDataLoader(DataLoader[Any]):
         """Begin the next pass."""
         if not self._is_streaming:
             return super().__iter__()
+        if self._drops_last and not len(self):
+            warn_of_no_batch(self._streaming.batch_size, len(self._streaming))
         with self._streaming.readers.announced(0 if self._columnar else self.num_workers) as begun:
             batches = self._columns(begun) if self._columnar else super().__iter__()
         return self._clock.time(self._delivered.count(begun, batches))
@@ -225,6 +235,20 @@ def _num_bytes(columns: Columns) -> int:
         first = values[0] if isinstance(values, list) and values else None
         num_bytes += int(getattr(values, "nbytes", 0)) or len(values) * int(getattr(first, "nbytes", 0))
     return num_bytes
+
+
+def _check_dataset(dataset: Any) -> None:
+    """Refuse what torch's loader would take now, and fail on later."""
+    if isinstance(dataset, ShardedSource):
+        raise ConfigError(
+            "StreamingDataLoader reads datasets, and this is a source: pass it to an AsyncDataLoader, or as"
+            " StreamingDataset(streams=[Stream(source=…)])"
+        )
+    is_data = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
+    if isinstance(dataset, str | os.PathLike | type) or not is_data:
+        raise ConfigError(
+            f"{dataset!r:.100} is no dataset: pass StreamingDataset(remote=…), or any other that torch takes"
+        )
 
 
 def _agree_on_batch_size(dataset: StreamingDataset, batch_size: int | None) -> None:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import ConfigError
-from penstock.units import check_whole
+from penstock.units import check_whole, checks_making
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _MAX_SEGMENTS = 4096
 
 
+@checks_making
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixSchedule:
     """Proportions of all streams at given positions of the run, counted in samples since the first epoch began.

@@ -29,6 +29,7 @@ _KINDS = {
     ("feeds", "at"): "an iterator over a mix",
     ("group", "counts"): "an iterator over packed rows",
     ("shard", "inner"): "an iterator over a source",
+    ("state", "param_groups"): "an optimizer",
 }
 _SHORT = Repr()
 
@@ -39,7 +40,7 @@ def check_fields(state: Any, fields: Fields, what: str) -> dict[str, Any]:
     missing = [name for name in fields if not name.endswith("?") and not (is_mapping and name in state)]
     if missing or not is_mapping:
         needed = f", but {what} needs one with {', '.join(missing)}" if missing else f", and none of {what}"
-        raise ResumeError(f"this is {describe_kind(state)}{needed}: load a state_dict exactly as it was saved")
+        raise ResumeError(f"this is {describe_kind(state)}{needed}: load exactly what its own state_dict() gave")
     known: dict[str, Any] = {}
     for name, rule in fields.items():
         if (plain := name.rstrip("?")) in state:
@@ -53,6 +54,8 @@ def describe_kind(state: Any) -> str:
     if not isinstance(state, Mapping):
         return f"no state but a {type(state).__name__}"
     kind = next((kind for names, kind in _KINDS.items() if all(name in state for name in names)), None)
+    if kind is None and any(hasattr(value, "shape") for value in state.values()):
+        kind = "a model"
     fields = ", ".join(shown(name) for name in list(state)[:8]) or "none"
     return f"the state of {kind}" if kind else f"a state with the fields {fields}"
 

@@ -22,7 +22,7 @@ from penstock.publish.dataset_writer import SaveFormat  # noqa: TC001
 from penstock.sources.mix.weights import ScheduleUnit, WeightSchedulePoint, WeightScheduler
 from penstock.sources.pack.rows import LongDocuments  # noqa: TC001
 from penstock.sources.tokens.tokenizers import TokenizerConfig  # noqa: TC001
-from penstock.units import check_seconds, check_whole, parse_bytes
+from penstock.units import check_seconds, check_whole, checks_making, parse_bytes
 
 SCHEMA_VERSION = 1
 
@@ -64,6 +64,7 @@ class Settings:
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in but}
 
 
+@checks_making
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetConfig(Settings):
     """One dataset: which files, of which kind, and how their text is tokenized."""
@@ -253,6 +254,7 @@ class ObservabilityConfig(Settings):
     log_interval: FromOne = 100
 
 
+@checks_making
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineConfig(Settings):
     """All settings of a pipeline. They are checked when they are made: nothing is read before that.

@@ -23,6 +23,7 @@ from penstock.pipeline.stages import (
     TokenizeStage,
     joined,
 )
+from penstock.units import checks_making
 from penstock.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ STAGES = {
 }
 
 
+@checks_making
 class Pipeline:
     """Stages from files to batches. Nothing is read until `build`, which gives a source or, after `load`, a loader.
 

@@ -20,7 +20,7 @@ from penstock.sources.base import ShardedSource
 from penstock.sources.tokens.source import TokenizedShardedSource
 from penstock.sources.tokens.tokenizers import TokenizerConfig
 from penstock.storage.url_names import join_url
-from penstock.units import check_whole
+from penstock.units import check_whole, checks_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _ROWS_OF_BLOCK = 1024
 
 
+@checks_call
 def save_dataset(
     source: ShardedSource,
     output_path: str | os.PathLike[str],

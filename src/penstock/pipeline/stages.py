@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
-from penstock.pipeline.config import SourceStageConfig
+from penstock.pipeline.config import DatasetConfig, SourceStageConfig
 from penstock.pipeline.observing import Observer
 from penstock.scan.patterns import is_list
 from penstock.sources.composite import CompositeShardedSource, LimitedShardedSource
@@ -25,7 +25,7 @@ from penstock.storage.retry import RetryPolicy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.pipeline.config import DatasetConfig, PipelineConfig
+    from penstock.pipeline.config import PipelineConfig
     from penstock.sources.base import ShardedSource
     from penstock.types import Sample
 
@@ -241,6 +241,8 @@ def create_source(
         storage_options: Credentials and settings of stores, where the dataset has none of its own.
         retry: How often and how patiently stores are asked again, if not in the usual way.
     """
+    if not isinstance(config, DatasetConfig):
+        raise ConfigError(f"config is a {type(config).__name__}: pass DatasetConfig(data_files=…)")
     options = storage_options if config.storage_options is None else config.storage_options
     source: ShardedSource
     if config.type in ("huggingface", "hf"):

@@ -26,7 +26,7 @@ from penstock.publish.mds_files import MDSSaveFormat
 from penstock.publish.samples import write_samples
 from penstock.publish.sizes import PROBE_ROWS, ShardSizes, is_shard_file
 from penstock.publish.target import LEDGER_NAME, LOCK_NAME, open_target, read_json
-from penstock.units import check_whole, parse_bytes
+from penstock.units import check_whole, checks_making, parse_bytes
 
 if TYPE_CHECKING:
     import os
@@ -80,6 +80,7 @@ class SaveOptions(FurtherOptions, total=False):
     overwrite: bool
 
 
+@checks_making
 @dataclass(frozen=True, slots=True)
 class SaveSettings:
     """How a dataset is saved, checked before anything is opened.

@@ -76,7 +76,10 @@ def _indexes_below(target: FilesTarget, deadline: float) -> dict[str, Index]:
         folders = [folder for key in keys if is_shard_name(folder := posixpath.dirname(key))]
         if folders:
             return {folder: _read(store, f"{folder}/{INDEX_NAME}", where, deadline) for folder in folders}
-    raise ObjectNotFoundError(f"there is no {INDEX_NAME} in any folder below {target.shown}")
+    raise ObjectNotFoundError(
+        f"there is no {INDEX_NAME} in any folder below {target.shown}: name the folder"
+        " whose folders the writers wrote to"
+    )
 
 
 def _indexes_named(

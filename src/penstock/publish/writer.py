@@ -42,6 +42,7 @@ from penstock.publish.target import open_files
 from penstock.status_line import ProgressBar
 from penstock.storage.local import LocalStore
 from penstock.storage.retry import RetryPolicy
+from penstock.units import check_mapping, checks_making
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.publish")
 
 
+@checks_making
 class Writer:
     """Writes samples to shards of one format and, at the end, their index.
 
@@ -240,6 +242,7 @@ class Writer:
             error.add_note(orphans)
 
     def _layout(self, columns: Mapping[str, str]) -> ShardLayout:
+        check_mapping("columns", columns)
         if not columns:
             raise ConfigError("columns is empty: name at least one column")
         for name, encoding in columns.items():
@@ -422,6 +425,7 @@ class TSVWriter(_TextWriter):
 
 
 @_with_arguments
+@checks_making
 class XSVWriter(_TextWriter):
     """Writes XSV shards: values with a separator of your choice between them, which no value may contain.
 

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.cachedir.once import keep_index
-from penstock.errors import CorruptShardError, ObjectChangedError, ObjectNotFoundError
+from penstock.errors import CorruptShardError, ObjectChangedError, ObjectNotFoundError, listed, meant
 from penstock.files import os_errors, read_file
 from penstock.formats.parts import open_shard
 from penstock.index.catalog import parse_index
-from penstock.index.paths import INDEX_NAME, resolve_inside
+from penstock.index.paths import INDEX_NAME, WHAT_IS_READ, resolve_inside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,9 +168,26 @@ def read_local_index(folder: Path) -> Index:
     """Read the index of a local dataset."""
     path = folder / INDEX_NAME
     with os_errors(path):
-        if folder.is_dir() and not path.exists():
-            raise ObjectNotFoundError(f"there is no dataset in {folder}: {INDEX_NAME} is missing", path=str(path))
+        if not path.exists():
+            raise ObjectNotFoundError(_whats_there(folder), path=str(path))
     return parse_index(read_file(path), str(path))
+
+
+def _whats_there(folder: Path) -> str:
+    """Explain that a folder has no index, by what there is instead."""
+    if folder.is_dir():
+        below = sorted(path.parent.name for path in folder.glob(f"*/{INDEX_NAME}"))
+        hint = f". Its folders {listed(below)} have one: name one of them, in the path or as split=" if below else ""
+        return f"there is no dataset in {folder}: {INDEX_NAME} is missing{hint}. {WHAT_IS_READ}"
+    if folder.exists():
+        return f"{folder} is a file, and no folder of a dataset. {WHAT_IS_READ}"
+    there = next(path for path in folder.absolute().parents if path.exists())
+    missing = folder.absolute().relative_to(there).parts[0]
+    if not there.is_dir():
+        return f"there is no folder {folder}, for {there} is a file: check the path"
+    found = [path.name for path in there.iterdir() if not path.name.startswith(".")]
+    instead = f"{there} has {listed(found) or 'nothing in it'}"
+    return f"there is no folder {folder}: {instead}; check the path, and split={meant(missing, found)}. {WHAT_IS_READ}"
 
 
 def _stamp_of(folder: Path) -> tuple[int, int, int] | None:

@@ -133,10 +133,13 @@ class ShardTable(Source):
         return np.concatenate([each if share == 1 else np.ceil(each * share).astype(np.int64) for each, share in sizes])
 
 
-def check_layouts(index: Index, options: ReadOptions) -> None:
+def check_layouts(index: Index, options: ReadOptions, where: str) -> None:
     """Refuse now what could not be read later: unknown formats, codecs and encodings, unsafe columns."""
     for layout in index.columns.layouts:
-        get_format(layout.format).check(layout, options)
+        try:
+            get_format(layout.format).check(layout, options)
+        except ConfigError as error:
+            raise type(error)(f"{where}: {error}", **error.facts) from None
         if layout.compression is not None:
             reading_codec(layout.compression)
 

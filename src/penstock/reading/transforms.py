@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -65,6 +66,8 @@ class SampleTransforms:
         try:
             for transform, is_drawing in self.chains[stream]:
                 sample = transform(sample, rng=rng) if is_drawing else transform(sample)
+                if sample is None:
+                    raise TypeError("it returned None: return the sample, also if you changed it in place")
         except Exception as error:
             raise self._failure(sample_id, stream, error) from error
         return sample
@@ -123,7 +126,10 @@ def make_columns(
 ) -> Columns:
     """Return what a transform makes of a batch by column; an error says which samples were in it."""
     try:
-        return transform(columns) if keys is None else transform(columns, rng=RowDraws(keys))
+        made = transform(columns) if keys is None else transform(columns, rng=RowDraws(keys))
+        if not isinstance(made, Mapping):
+            raise TypeError(f"it returned a {type(made).__name__}: return a dict of columns")
+        return made
     except Exception as error:
         first = int(ids[0]) if len(ids) else None
         raise TransformError(

@@ -8,7 +8,7 @@ from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, LostIndexError, ObjectNotFoundError, RequestRefusedError
-from penstock.index.paths import INDEX_NAME, is_shard_name
+from penstock.index.paths import INDEX_NAME, WHAT_IS_READ, is_shard_name
 from penstock.scan.detect import kind_of_name
 from penstock.scan.patterns import fits, has_magic, has_magic_part, is_beside, is_hidden, literal_prefix
 from penstock.storage.base import shown_url, url_scheme
@@ -99,6 +99,11 @@ class Lister:
         """Refuse shards of a dataset that has lost its index, or has one in each of its folders."""
         for name in seen:
             last = name.rpartition("/")[2]
+            if name == f"{pattern.rstrip('/')}/{INDEX_NAME}".lstrip("/"):
+                raise ConfigError(
+                    f"{self._where(pattern)} is a dataset with an {INDEX_NAME}, not files of another format: leave out"
+                    " format="
+                )
             if last == INDEX_NAME or ".mds" in last:
                 raise LostIndexError(
                     f"{self._where(pattern)}{INDEX_NAME}: No such file or directory, but there is {name}. Open the"
@@ -136,7 +141,8 @@ class Lister:
 
     def _no_dataset(self, pattern: str) -> ObjectNotFoundError:
         return ObjectNotFoundError(
-            f"there is no dataset in {self._where(pattern)}: it has neither an index.json nor files with data",
+            f"there is no dataset in {self._where(pattern)}: it has neither an index.json, which a"
+            f" writer makes when it finishes, nor files with data. {WHAT_IS_READ}",
             key=pattern,
         )
 

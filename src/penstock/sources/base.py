@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from penstock.blocks.stage import check_row
-from penstock.errors import ConfigError, MissingColumnError, TransformError
+from penstock.errors import ConfigError, MissingColumnError, TransformError, UnknownLengthError
 from penstock.reading.source import FunctionReader, OpenShard, Source
 from penstock.sources.code_digest import why_none, with_code
 from penstock.sources.fluent_verbs import FluentVerbs
@@ -159,7 +159,10 @@ class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
     def __len__(self) -> int:
         lengths = self.shard_lengths()
         if lengths is None:
-            raise TypeError(f"{type(self).__name__} does not know how many samples it has without reading them all")
+            raise UnknownLengthError(
+                f"{type(self).__name__} does not know how many samples it has without reading them all:"
+                " count as you read"
+            )
         return sum(lengths)
 
     def __bool__(self) -> bool:

@@ -270,7 +270,12 @@ def _compile(template: str) -> Any:
     environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.undefined = require("jinja2", extra="text", purpose="ChatTemplate").Undefined
     environment.globals["raise_exception"] = _raise_exception
-    return environment.from_string(template)
+    try:
+        return environment.from_string(template)
+    except require("jinja2", extra="text", purpose="ChatTemplate").TemplateSyntaxError as error:
+        raise ConfigError(
+            f"line {error.lineno} of the chat template is not Jinja: {error}. Correct it there"
+        ) from error
 
 
 def _raise_exception(message: str) -> None:

@@ -189,6 +189,9 @@ class ShardsInTurn:
         self, source: OpensShards, shard_indices: Sequence[int] | None = None, first: int = 0, row: int = 0
     ) -> None:
         names = list(source.shard_names)
+        wrong = next((each for each in shard_indices or () if not -len(names) <= each < len(names)), None)
+        if wrong is not None:
+            raise SampleIndexError(f"shard {wrong} is out of range: there are {len(names)} shards, numbered from 0")
         self._names = names if shard_indices is None else [names[number] for number in shard_indices]
         if not 0 <= first <= len(self._names):
             raise SampleIndexError(f"start_shard={first} is out of range: there are {len(self._names)} shards to read")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from penstock.errors import ConfigError
 from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.iterators import RowStage, in_chunks
 from penstock.sources.shard_info import ShardInfo
-from penstock.units import check_whole
+from penstock.units import check_whole, checks_making
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _CHUNK = 1024
 
 
+@checks_making
 class MemoryShardedSource(ShardedSource):
     """A list of samples, cut into shards of the same size. For tests, small datasets, and what you computed yourself.
 
@@ -39,6 +41,10 @@ class MemoryShardedSource(ShardedSource):
         self, samples: Sequence[Sample], *, num_shards: int = 1, name: str = "memory", fingerprint: str | None = None
     ) -> None:
         check_whole("num_shards", num_shards, 1)
+        if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")) or isinstance(samples, str | Mapping):
+            raise ConfigError(f"samples= takes a list of samples, each a dict, not {type(samples).__name__}")
+        if len(samples) and not isinstance(samples[0], Mapping):
+            raise ConfigError(f"samples= takes a list of dicts, by field, and the first of these is {samples[0]!r:.40}")
         self._samples = samples
         self._bounds = [number * len(samples) // num_shards for number in range(num_shards + 1)]
         self._names = [f"{name}:{number}" for number in range(num_shards)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from penstock.errors import ConfigError, MissingColumnError
 from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.sources.code_digest import digest_code, name_of, with_code
+from penstock.units import check_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -325,6 +326,7 @@ class RenameFields(Transform, written_name="fields.RenameFields/1"):
     """Renames fields, old name to new, in samples that have them. Two fields with the same name are an error."""
 
     def __init__(self, mapping: Mapping[str, str]) -> None:
+        check_mapping("mapping", mapping)
         self._mapping = dict(mapping)
 
     def __call__(self, sample: Sample) -> Sample:

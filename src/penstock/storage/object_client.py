@@ -126,6 +126,7 @@ _CODE = Bounded(r"<Code>(\w+)</Code>", MESSAGE_CHARACTERS)
 _REASON = Bounded(r'message: "([^"]+)"', MESSAGE_CHARACTERS)
 _HOST = Bounded(r"Error performing \w+ \w+://([^/\s?]+)", MESSAGE_CHARACTERS)
 _CHECK_CREDENTIALS = "Check the credentials and their permissions"
+_UNREACHED = ("Connection refused", "Network is unreachable", "No route to host")
 _PASSING = {408, 425, 429}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"}
 
@@ -171,6 +172,10 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
         )
     if "TimedOut" in text or "Timeout" in text:
         return StoreTimeoutError(f"{what}: the server sent nothing for too long", status=status)
+    if status is None and any(sign in text for sign in _UNREACHED) and (host := _first(_HOST, text)):
+        return StoreError(
+            f"{what}: cannot reach {host} ({reason}): check the endpoint, and the network of this machine", host=host
+        )
     return StoreError(f"{what}: {reason}", status=status)
 
 

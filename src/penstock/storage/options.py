@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,11 +45,9 @@ def take_options(store: str, options: Mapping[str, Any], names: Mapping[str, str
     taken: dict[str, Any] = {}
     for name, value in options.items():
         if name not in names:
-            import difflib  # which takes a while to load, and is seldom needed
-
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ConfigError(f"{store} has no option {name!r}{hint}: use one of {', '.join(sorted(names))}")
+            raise ConfigError(
+                f"{store} has no option {name!r}{meant(name, names)}: use one of {', '.join(sorted(names))}"
+            )
         ours = names[name]
         if value is not None:
             if taken.get(ours, value) != value:

@@ -14,7 +14,7 @@ from penstock.episodes.writing.schema import ADDED, check_frame, declare_feature
 from penstock.errors import BadSampleError, ColumnTypeError, ConfigError, OutputExistsError, WriterClosedError
 from penstock.extras import require
 from penstock.publish.target import LOCK_NAME, open_target
-from penstock.units import check_whole
+from penstock.units import check_whole, checks_making
 
 if TYPE_CHECKING:
     import os
@@ -29,6 +29,7 @@ _EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.pa
 _EPISODES_AT_ONCE = 200  # rows of `meta/episodes` in a row group
 
 
+@checks_making
 class LeRobotWriter:
     """Writes a LeRobot dataset of version 3.0: several episodes in each file, videos, statistics and tasks.
 

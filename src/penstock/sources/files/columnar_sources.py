@@ -12,6 +12,7 @@ from penstock.formats.columnar.format import BatchBlocks
 from penstock.formats.columnar.parquet import ParquetReading, as_condition, cut_groups, read_footer
 from penstock.sources.files.base import FileShardedSource, as_names
 from penstock.threads import call_all
+from penstock.units import checks_making
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,6 +59,7 @@ class _ColumnarFiles(FileShardedSource):
             check_alike(first, schema, self._columns, (self._files[0].url, name))
 
 
+@checks_making
 class ParquetShardedSource(_ColumnarFiles):
     """Parquet files, each of them a shard. Lists of numbers come as arrays.
 
@@ -125,6 +127,7 @@ class ParquetShardedSource(_ColumnarFiles):
         return self._known[number]
 
 
+@checks_making
 class ArrowShardedSource(_ColumnarFiles):
     """Arrow files, of the file format or the stream format, as `datasets` writes them. Lists of numbers come as arrays.
 

@@ -27,6 +27,7 @@ from penstock.storage.hub import HubStore
 from penstock.storage.hub_location import parse_hub_url
 from penstock.storage.local import LocalStore
 from penstock.threads import call_all
+from penstock.units import checks_making
 
 if TYPE_CHECKING:
     import os
@@ -119,6 +120,7 @@ def load_with_library(
 _JSON_SUFFIXES = (".json",)  # a file of settings as often as one of data: read only where there is nothing else
 
 
+@checks_making
 class HuggingFaceShardedSource(ShardedSource):
     """A dataset on the Hugging Face Hub: each of its files is a shard, read in order.
 

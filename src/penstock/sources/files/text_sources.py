@@ -17,6 +17,7 @@ from penstock.index.catalog import MAX_INDEX_BYTES
 from penstock.index.files_json import STORED_NAME, load_files
 from penstock.scan.patterns import split_suffix
 from penstock.sources.files.base import FileShardedSource, as_names
+from penstock.units import checks_making
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,6 +108,7 @@ class _TextFiles(FileShardedSource):
         return cast("FileBlocks", self._form.blocks(file.content(), self._reading, row))
 
 
+@checks_making
 class JsonShardedSource(_TextFiles):
     """JSON files, compressed or not: one object per line, or one array of objects, which is not read all at once.
 
@@ -144,6 +146,7 @@ class JsonShardedSource(_TextFiles):
         return {"format": "jsonl", "columns": self._reading.columns} if are_lines else None
 
 
+@checks_making
 class CsvShardedSource(_TextFiles):
     """CSV files with a header line. Quoted fields may hold anything, including newlines.
 
@@ -189,6 +192,7 @@ class CsvShardedSource(_TextFiles):
         return {"format": kind, "columns": reading.columns, "types": reading.settings["types"] or None}
 
 
+@checks_making
 class TextShardedSource(_TextFiles):
     """Plain text files in UTF-8: each line is a sample, also an empty one, without its line ending.
 

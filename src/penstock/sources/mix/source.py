@@ -12,7 +12,7 @@ from penstock.order.keys import hash_key
 from penstock.order.quota import exact_shares
 from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.mix.stage import ByTokens, Feed, MixedStage, find_end, first_phase
-from penstock.units import check_whole
+from penstock.units import check_whole, checks_making
 
 if TYPE_CHECKING:
     from penstock.blocks.stage import OpenStage
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 StopStrategy = Literal["restart", "first_exhausted", "all_exhausted"]
 
 
+@checks_making
 class MixedShardedSource(ShardedSource):
     """Several sources, mixed by weights: among the first n samples, each has its share of n, off by less than one.
 

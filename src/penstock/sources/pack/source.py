@@ -28,7 +28,7 @@ from penstock.sources.pack.rows import (
     pool,
     prepare_document,
 )
-from penstock.units import check_whole
+from penstock.units import check_whole, checks_making
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -302,6 +302,7 @@ _MOST_TOKENS_OF_GROUP = 1 << 22
 _LEAST_ROWS_OF_GROUP = 8
 
 
+@checks_making
 class PackedShardedSource(ShardedSource):
     """Documents of a source, packed into rows of `seq_length` tokens. Every token is in a row or counted as dropped.
 

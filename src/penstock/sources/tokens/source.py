@@ -10,7 +10,7 @@ from penstock.errors import ConfigError, DataError, MissingColumnError
 from penstock.sources.base import TransformedShardedSource
 from penstock.sources.tokens.tokenizers import BatchEncoder, TokenizerConfig, load_tokenizer, tokenizer_hash
 from penstock.sources.transforms import BatchTransform, ChainedTransform, MapTransform, RenameFields
-from penstock.units import check_whole
+from penstock.units import check_whole, checks_making
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -130,6 +130,7 @@ class TokenizeTransform(BatchTransform, written_name="tokens.source.TokenizeTran
         return {"input_ids": ids, "attention_mask": (np.arange(len(ids)) < length).astype(np.int32)}
 
 
+@checks_making
 class TokenizedShardedSource(TransformedShardedSource):
     """A source whose text is tokenized as it is read, many samples at once.
 

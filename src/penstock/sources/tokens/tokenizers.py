@@ -11,13 +11,14 @@ from typing import Any, Literal, get_args
 
 from penstock.errors import ConfigError, DataError, MissingExtraError, StoreError
 from penstock.extras import require
-from penstock.units import check_whole
+from penstock.units import check_whole, checks_making
 
 Overflow = Literal["truncate", "split", "drop"]
 
 _FILE = "tokenizer.json"
 
 
+@checks_making
 @dataclass(frozen=True, slots=True)
 class TokenizerConfig:
     """Which tokenizer to use, and how.
