@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock import LocalDataset, MDSWriter, from_table
 from tests.servers.hub import TOKEN, Repo, running_hub
 from tests.streaming import private_places
 
@@ -77,3 +78,15 @@ def test_a_repository_of_archives_is_left_to_the_library(tmp_path: Path) -> None
         wrong = run(hub.endpoint, tmp_path, storage_options={"endpoint": hub.elsewhere})
         assert "set the environment variable HF_ENDPOINT to http://localhost" in wrong.stderr
         assert TOKEN not in wrong.stderr
+
+
+def test_samples_become_frames_of_pandas_and_come_back(tmp_path: Path) -> None:
+    import pandas as pd
+
+    with MDSWriter(out=tmp_path, columns={"id": "int", "text": "str"}) as writer:
+        for number in range(300):
+            writer.write({"id": number, "text": f"row {number}"})
+    frame = LocalDataset(tmp_path).to_pandas(slice(280))
+    assert isinstance(frame, pd.DataFrame)
+    assert list(frame["id"]) == list(range(280))
+    assert [sample["text"] for sample in from_table(frame)] == [f"row {number}" for number in range(280)]

@@ -1,6 +1,6 @@
 """What newcomers type wrongly: each ends in an error of ours, or a warning, that says what, where and what to do."""
 
-# mypy: disable-error-code="arg-type, call-arg, dict-item, list-item, index, misc"
+# mypy: disable-error-code="arg-type, call-arg, call-overload, dict-item, list-item, index, misc, return-value"
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from penstock import (
     convert,
     create_source,
     encodings,
+    from_table,
     merge_index,
     save_dataset,
     tokenize_and_save,
@@ -1250,6 +1251,13 @@ EXTRAS = [
     ),
 ]
 
+TABLES = [
+    _m("a list as table", lambda: from_table([1]), "is no table", "list", "pass one of pandas"),
+    _m("counting nothing", lambda: train().stats_of(sample=0), "is too small", "sample=0", "use 1 or more"),
+    _m("a table of a row past the end", lambda: train().to_arrow([20]), "out of range", "sample 20", "has 20 samples"),
+    _m("no pandas", lambda: without("pandas", train().to_pandas), "needs pandas", "to_pandas()", "run pip install '"),
+]
+
 CACHE = [
     _m(
         "a dataset that is not cached",
@@ -1269,7 +1277,7 @@ CACHE = [
     _m("a file as cache", lambda: penstock.list_cache(["afile"]), "is not a folder", "afile", "passed as `local`"),
 ]
 
-MISTAKES = PATHS + DATASETS + WORLDS + LOADERS + WRITERS + SOURCES + PIPELINES + ROBOTS + EXTRAS + CACHE
+MISTAKES = PATHS + DATASETS + WORLDS + LOADERS + WRITERS + SOURCES + PIPELINES + ROBOTS + EXTRAS + TABLES + CACHE
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
@@ -1295,6 +1303,7 @@ COMMANDS = [
     ("head data --split test", "there is no folder data/test", "data has train, val", "--split"),
     ("head data/train -n -1", "is too small", "-n=-1", "use 0 or more"),
     ("head data/train --columns txet", "no column 'txet'", "data/train", "did you mean 'text'?"),
+    ("stats nowhere", "there is no folder", "nowhere", "check the path"),
     ("verify nowhere", "there is no folder", "nowhere", "check the path"),
     ("index nowhere", "there is no folder", "nowhere", "check the path"),
     ("merge empty", "no index.json", "empty", "name the folder"),

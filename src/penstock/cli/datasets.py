@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ARGUMENT = Bounded(r"\b(format|split|subset)=(?=[,:.;)\s]|$)", 1 << 16)
 
 
-def _add(commands: Any, run: Callable[[argparse.Namespace], int], summary: str, dataset: str) -> Any:
+def add_dataset(commands: Any, run: Callable[[argparse.Namespace], int], summary: str, dataset: str) -> Any:
     """Add a command that reads one dataset, or files of other programs."""
     parser = commands.add_parser(run.__name__.removeprefix("run_"), help=summary)
     parser.set_defaults(run=run)
@@ -40,7 +40,7 @@ def _add(commands: Any, run: Callable[[argparse.Namespace], int], summary: str, 
     return parser
 
 
-def _files_settings(options: argparse.Namespace) -> dict[str, Any]:
+def files_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return what was said, by the names of a `Stream`."""
     return {"format": options.format, "split": options.split, "subset": options.subset}
 
@@ -54,7 +54,7 @@ def look_at(options: argparse.Namespace, *, is_fresh: bool = False) -> AbstractC
     """Index the files that a command names; None: it is a dataset with an index."""
     from penstock.data.look import FilesLook
 
-    return FilesLook.at(options.dataset, is_fresh=is_fresh, **_files_settings(options))
+    return FilesLook.at(options.dataset, is_fresh=is_fresh, **files_settings(options))
 
 
 _MOST_SHARDS = 20
@@ -62,7 +62,7 @@ _MOST_SHARDS = 20
 
 def add_inspect(commands: Any) -> None:
     """Add `penstock inspect DATASET`: what a dataset consists of."""
-    parser = _add(
+    parser = add_dataset(
         commands,
         run_inspect,
         "show the columns, sizes and shards of a dataset",
@@ -137,7 +137,7 @@ _MOST_ITEMS = 16
 
 def add_head(commands: Any) -> None:
     """Add `penstock head DATASET`: the first samples of a dataset, whatever it is made of."""
-    parser = _add(
+    parser = add_dataset(
         commands,
         run_head,
         "show the first samples of a dataset",
@@ -154,7 +154,7 @@ def run_head(options: argparse.Namespace) -> int:
     from penstock.data.dataset import StreamingDataset
 
     check_whole("-n", options.n, 0)
-    settings = {name: value for name, value in _files_settings(options).items() if value is not None}
+    settings = {name: value for name, value in files_settings(options).items() if value is not None}
     with StreamingDataset(remote=options.dataset, columns=options.columns, image_decoder="raw", **settings) as dataset:
         for sample in dataset[: min(options.n, dataset.num_samples)]:
             print(printable(describe(sample, most=None if options.full else _MOST_CHARACTERS)))
@@ -195,7 +195,7 @@ def _described(data: bytes) -> str:
 
 def add_verify(commands: Any) -> None:
     """Add `penstock verify DATASET`: check a dataset against its index."""
-    parser = _add(
+    parser = add_dataset(
         commands,
         run_verify,
         "check every file, size and digest of a dataset",
@@ -237,7 +237,7 @@ def run_verify(options: argparse.Namespace) -> int:
 
 def add_index(commands: Any) -> None:
     """Add `penstock index FILES`: find the shards of files of other programs ahead of a job, once for all readers."""
-    parser = _add(
+    parser = add_dataset(
         commands,
         run_index,
         "index files that you read in place: Parquet, JSON lines, tar …",

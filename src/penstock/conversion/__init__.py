@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from penstock.conversion.codec_trials import try_codecs as try_codecs
     from penstock.conversion.converting import ConvertOptions as ConvertOptions
     from penstock.conversion.converting import convert as convert
+    from penstock.conversion.inputs import from_table as from_table
     from penstock.conversion.plan import ConvertReport as ConvertReport
     from penstock.conversion.spark import dataframe_to_mds as dataframe_to_mds
     from penstock.conversion.spark import infer_dataframe_schema as infer_dataframe_schema

@@ -28,6 +28,16 @@ _ROWS_OF_SHARD = 1 << 16  # of a table, so that several workers can share it
 # --- Tables ---
 
 
+def from_table(table: Any) -> ShardedSource:
+    """Return the rows of a table of pandas, Polars or pyarrow, or of a `datasets.Dataset`, as a source."""
+    made = as_table(table)
+    if made is None:
+        raise ConfigError(
+            f"{type(table).__name__} is no table: pass one of pandas, Polars or pyarrow; a list, to MemoryShardedSource"
+        )
+    return made
+
+
 def as_table(inputs: Any) -> TableSource | None:
     """Return the rows of a table of a library of the field; None: it is none."""
     home = type(inputs).__module__.partition(".")[0]

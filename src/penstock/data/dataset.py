@@ -17,6 +17,7 @@ from penstock.data.pass_readers import PassReaders, is_worker_state
 from penstock.data.ranks import is_worker, worker_number, worker_of
 from penstock.data.run_state import Planner, RunState
 from penstock.data.stream import DatasetSettings, apply_defaults, fill_weights, gather_streams
+from penstock.data.summary import SamplesAsTables
 from penstock.data.torch_loaders import (
     IterableDataset,
     is_counted_by_accelerate,
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 _STREAMS_SHOWN = 3
 
 
-class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, IterableDataset[Any]):
+class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, SamplesAsTables, IterableDataset[Any]):
     """A dataset in a store or on disk: iterate over it, or read any sample by its number.
 
         dataset = StreamingDataset(remote="s3://bucket/train", local="/tmp/train", shuffle=True)

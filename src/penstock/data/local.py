@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from penstock.codecs.digest import check_hashes
 from penstock.data.getitem import nest, resolve_flat, resolve_ids
 from penstock.data.mosaic_names import Shards, Spanner
+from penstock.data.summary import SamplesAsTables
 from penstock.errors import ConfigError, EmptyDatasetError, SampleIndexError
 from penstock.formats.base import ReadOptions
 from penstock.order.id_spans import IdSpans
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @checks_making
-class LocalDataset:
+class LocalDataset(SamplesAsTables):
     """Reads the samples of a dataset in a folder of this machine, in any order.
 
         dataset = LocalDataset("data/train")
