@@ -1,6 +1,6 @@
-"""How fast text rows go from Parquet to compressed MDS: one worker, two, and a loop over the original's writer.
+"""How fast rows go from Parquet to compressed MDS: one worker and two, and a loop over the original's writer.
 
-python benchmarks/convert.py [--rows N] [--repeats N]
+python benchmarks/convert.py [texts|tokens|pictures|engines] [--rows N] [--repeats N]
 """
 
 from __future__ import annotations
@@ -43,25 +43,65 @@ def write_inputs(folder: Path, num_rows: int) -> None:
         pq.write_table(table, folder / f"{number}.parquet")
 
 
+def write_tokenizer(path: Path) -> None:
+    """Train a tokenizer on some texts."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.train_from_iterator(texts_of(0, 5000), trainers.BpeTrainer(vocab_size=8000, show_progress=False))
+    tokenizer.save(str(path))
+
+
+def write_pictures(folder: Path, count: int) -> None:
+    """Write rows with a JPEG each: noise, as large as one of 500 by 375 pixels."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir()
+    drawn = np.random.default_rng(0)
+    for number in range(_FILES):
+        jpegs = [b"\xff\xd8" + drawn.bytes(110_000) + b"\xff\xd9" for _ in range(count // _FILES)]
+        pq.write_table(pa.table({"jpg": jpegs, "cls": range(len(jpegs))}), folder / f"{number}.parquet")
+
+
+def runs_of(what: str, scratch: Path, num_rows: int) -> dict[str, Run]:
+    """Return what is measured by turns, and write what it reads; ratios are to the first."""
+    inputs, few, module = str(scratch / "in"), str(scratch / "few"), "penstock_convert"
+    if what == "pictures":
+        write_pictures(scratch / "in", num_rows // 100)
+    else:
+        write_inputs(scratch / "in", num_rows)
+    ours: dict[str, object] = {"inputs": inputs}
+    if what == "tokens":
+        write_tokenizer(scratch / "tokenizer.json")
+        ours["tokenizer"] = str(scratch / "tokenizer.json")
+    if what == "engines":
+        write_inputs(scratch / "few", 4000)
+        ours |= {"few": few, "workers": 2}
+        names = ("local", "dask", "ray", "spark")
+        return {name: Run("engines", "run", {**ours, "engine": name}, True, module) for name in names}
+    runs = {f"{n} workers": Run("penstock", "run", {**ours, "workers": n}, True, module) for n in (1, 2)}
+    if what == "texts":
+        runs["mosaic"] = Run("mosaic", "run", {"num_rows": num_rows // 4}, True, "mosaic_convert")
+    return runs
+
+
 def main() -> None:
     """Measure by turns, and print rates and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="?", default="texts", choices=["texts", "tokens", "pictures", "engines"])
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="convert-") as scratch:
-        write_inputs(Path(scratch, "in"), given.rows)
-        ours = {"inputs": str(Path(scratch, "in"))}
-        module = "penstock_convert"
-        runs = {
-            "one worker": Run("penstock", "run", {**ours, "workers": 1}, True, module),
-            "two workers": Run("penstock", "run", {**ours, "workers": 2}, True, module),
-            "mosaic": Run("mosaic", "run", {"num_rows": given.rows // 4}, True, "mosaic_convert"),
-        }
-        rates = {name: median_rate(results) for name, results in measure(runs, given.repeats, Path(scratch)).items()}
-    for name, rate in rates.items():
-        print(f"{name:<12} {rate:>10,.0f} rows/s  {rate / rates['one worker']:.2f} × one worker")
-    print(f"two workers: {rates['two workers'] / rates['mosaic']:.2f} × the loop")
+        runs = runs_of(given.what, Path(scratch), given.rows)
+        results = measure(runs, given.repeats, Path(scratch))
+    first = median_rate(next(iter(results.values())))
+    for name, each in results.items():
+        rate, last = median_rate(each), each[-1]
+        told = ", ".join(f"{key} {value:,.6g}" for key, value in last.items() if key not in ("samples", "seconds"))
+        print(f"{name:<10} {rate:>10,.0f} rows/s  {rate / first:.2f} × the first  ({told})")
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock import StreamingDataset
+from penstock import Pipeline, StreamingDataset
 from penstock.conversion.spark import SparkRows, dataframe_to_mds, infer_dataframe_schema
 from penstock.errors import ConfigError
 from tests.conversion.test_converting import converted, digests, write_rows
+from tests.pipeline.texts import settings, write_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +79,17 @@ def test_a_table_is_an_input_like_any_other(spark: Any, tmp_path: Path) -> None:
 
 def _even(sample: dict[str, Any]) -> Any:
     return None if sample["id"] % 2 else sample
+
+
+def test_spark_builds_a_cache(spark: Any, tmp_path: Path) -> None:
+    data, made = write_texts(tmp_path), []
+    for engine in ("local", "spark"):
+        cache = {"cache_dir": str(tmp_path / engine), "part_size": 1000, "max_shard_size": 2000, "engine": engine}
+        Pipeline.from_config(settings(data, cache=cache)).source().tokenize().cache().build()
+        files = (tmp_path / engine).rglob("shard.*")
+        made.append({path.relative_to(tmp_path / engine): path.read_bytes() for path in files})
+    assert made[0] == made[1]
+    assert len(made[0]) > 10
 
 
 def test_a_partition_is_not_held_in_memory() -> None:

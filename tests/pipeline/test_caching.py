@@ -272,15 +272,15 @@ def test_parts_are_runs_of_shards_of_about_a_size(sizes: list[int | None], max_b
 # --- Who builds it --------------------------------------------------------------------------------------------
 
 
-def test_any_number_of_processes_make_the_same_files(data: Path) -> None:
+def test_any_number_of_processes_of_any_engine_make_the_same_files(data: Path) -> None:
     made = []
-    for workers in (0, 2):
-        root = data / f"cache-{workers}"
-        cached(data, {**SMALL, "cache_dir": str(root), "num_workers": workers}).build()
+    for workers, engine in ((0, "local"), (2, "local"), (2, "dask")):
+        root = data / f"cache-{workers}-{engine}"
+        cached(data, {**SMALL, "cache_dir": str(root), "num_workers": workers, "engine": engine}).build()
         files = {path.relative_to(root): path.read_bytes() for path in root.rglob("shard.*")}
         assert len(files) > 10
         made.append(files)
-    assert made[0] == made[1]
+    assert made[0] == made[1] == made[2]
 
 
 BUILD = """

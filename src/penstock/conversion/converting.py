@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from penstock.conversion.plan import ConvertReport, EngineName
+    from penstock.conversion.plan import ConvertReport
     from penstock.publish.dataset_writer import SaveFormat
-    from penstock.publish.engines import Engine
+    from penstock.publish.engines import Engine, EngineName
     from penstock.sources.transforms import AnySourceTransform
 
 

@@ -27,7 +27,7 @@ from penstock.conversion.tasks import VERSION, ConvertTarget, ConvertTasks, Spli
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, OutputExistsError
 from penstock.extras import require
 from penstock.publish.dataset_writer import SaveSettings
-from penstock.publish.engines import DaskEngine, ProcessPool, RayEngine, SparkEngine, ThisProcess
+from penstock.publish.engines import ENGINES, ProcessPool, ThisProcess
 from penstock.publish.materialise import PLAN_LOCK, PLAN_NAME, PartDone, PartsTarget, materialise
 from penstock.publish.mds_files import infer_columns
 from penstock.publish.sizes import PROBE_ROWS
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.publish.dataset_writer import SaveFormat
-    from penstock.publish.engines import Engine
+    from penstock.publish.engines import Engine, EngineName
     from penstock.sources.base import ShardedSource
     from penstock.sources.shard_info import ShardInfo
     from penstock.sources.transforms import AnySourceTransform, AnyTransform
@@ -55,7 +55,6 @@ _ENOUGH_TASKS = 64  # for workers to share
 _PARTS_OF_MEMORY = 4  # samples of Python take more than their bytes
 SHUFFLE_FOLDER = "_shuffle"
 _SHOWN_SAMPLES = 3
-EngineName = Literal["local", "ray", "dask", "spark"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,10 +403,9 @@ def engine_of(engine: EngineName | Engine, workers: int | None, work: Conversion
                 " module, or use workers=1"
             ) from error
         return ProcessPool(count)
-    engines: dict[str, Callable[[int], Engine]] = {"ray": RayEngine, "dask": DaskEngine, "spark": SparkEngine}
-    if engine not in engines:
-        raise ConfigError(f"engine={engine!r} is unknown: use 'local', {', '.join(map(repr, engines))} or an object")
-    return engines[engine](workers or os.cpu_count() or 1)
+    if engine not in ENGINES:
+        raise ConfigError(f"engine={engine!r} is unknown: use 'local', {', '.join(map(repr, ENGINES))} or an object")
+    return ENGINES[engine](workers or os.cpu_count() or 1)
 
 
 class TaskProgress:

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import itertools
 import json
+import os
 import threading
 import time
 import weakref
@@ -24,7 +25,7 @@ from penstock.interrupts import WaitingFor
 from penstock.order.lru import LRU
 from penstock.pipeline.stages import BaseStage, hold_in_memory, storage_options
 from penstock.publish.dataset_writer import MANIFEST_NAME, SaveSettings
-from penstock.publish.engines import ProcessPool, RayEngine, ThisProcess
+from penstock.publish.engines import ENGINES, ProcessPool, RayEngine, ThisProcess
 from penstock.publish.materialise import PARTS_VERSION, PLAN_LOCK, PLAN_NAME, PartsTarget, materialise, part_name
 from penstock.publish.mds_files import infer_columns
 from penstock.publish.sizes import PROBE_ROWS
@@ -113,6 +114,8 @@ class CacheStage(BaseStage):
             tasks, target = follow_plan(source, target, config.part_size)
             num_parts = len(tasks.cuts)
             engine: Engine = ProcessPool(config.num_workers) if config.num_workers else ThisProcess()
+            if config.engine != "local":
+                engine = ENGINES[config.engine](config.num_workers or os.cpu_count() or 1)
             if ray.enabled:
                 engine = RayEngine(**ray.arguments("enabled"))
             build = partial(_build, tasks, target, engine, name, observer)

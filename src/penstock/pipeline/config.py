@@ -19,6 +19,7 @@ from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.order.quota import exact_shares
 from penstock.publish.dataset_writer import SaveFormat  # noqa: TC001
+from penstock.publish.engines import EngineName  # noqa: TC001
 from penstock.sources.mix.weights import ScheduleUnit, WeightSchedulePoint, WeightScheduler
 from penstock.sources.pack.rows import LongDocuments  # noqa: TC001
 from penstock.sources.tokens.tokenizers import TokenizerConfig  # noqa: TC001
@@ -128,6 +129,7 @@ class CacheStageConfig(Settings):
     compression: Literal["none", "gzip", "lz4", "zstd"] = "none"
     hash_fn: HashFunction = "combined"
     num_workers: FromZero = 0  # processes that build it; 0: this one
+    engine: EngineName = "local"  # who runs so many workers: "ray", "dask" and "spark" spread them over a cluster
     max_shard_size: Size = "64MB"
     part_size: Size = "16MB"  # stored bytes of input that one process takes at a time
     wait: bool = True  # False: samples can be read while others are computed

@@ -7,7 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from penstock.errors import CacheError, ConfigError, StoreError
 from penstock.extras import require
@@ -195,7 +195,7 @@ class DaskEngine:
             try:
                 client = distributed.get_client()
             except ValueError:
-                own = {"threads_per_worker": 1, "dashboard_address": None}
+                own = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
                 client = stack.enter_context(distributed.Client(n_workers=self.num_workers, **own))
             futures = client.map(task, numbers, pure=False, retries=_MOST_RETRIES)
             asked = dict(zip(futures, numbers, strict=True))
@@ -226,3 +226,7 @@ class SparkEngine:
         session = SparkSession.getActiveSession() or builder.master(f"local[{self.num_workers}]").getOrCreate()
         spread = session.sparkContext.parallelize(numbers, len(numbers))
         yield from spread.map(lambda number: (number, task(number))).collect()
+
+
+EngineName = Literal["local", "ray", "dask", "spark"]
+ENGINES: dict[str, Callable[[int], Engine]] = {"ray": RayEngine, "dask": DaskEngine, "spark": SparkEngine}
