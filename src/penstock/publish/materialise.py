@@ -20,13 +20,13 @@ from penstock.cache.proxied import open_proxied
 from penstock.cachedir.layout import place_of, user_cache_dir
 from penstock.cachedir.lock import try_hold
 from penstock.errors import EmptyDatasetError, OutputBusyError, ResumeError
-from penstock.files import sweep
+from penstock.files import os_errors, sweep
 from penstock.index.catalog import parse_index
 from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import INDEX_NAME
 from penstock.publish.dataset_writer import MANIFEST_NAME, SaveSettings, save_samples
 from penstock.publish.merge_index import merge_indexes
-from penstock.publish.target import LOCK_NAME, FilesTarget, hold_output, open_files, read_json
+from penstock.publish.target import LEDGER_NAME, LOCK_NAME, FilesTarget, hold_output, open_files, read_json
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import join_url
@@ -180,7 +180,8 @@ class PartsTarget:
     def remove_leftovers(self, num_parts: int) -> None:
         """Remove what killed processes left in parts that are whole, and parts of an earlier dataset after these."""
         names = [name for name in self.names() if name[:6].isdecimal() and name[6:7] == "/"]
-        later = [name for name in names if int(name[:6]) >= num_parts or name.endswith(f"/{LOCK_NAME}")]
+        over = (f"/{LOCK_NAME}", f"/{LEDGER_NAME}")
+        later = [name for name in names if int(name[:6]) >= num_parts or name.endswith(over)]
         if later:
             with closing(self._target()) as target:
                 target.remove(later)
@@ -208,7 +209,8 @@ class PartsTarget:
         If one of them is at it, wait for it or fail. The kernel frees the lock of a process that is killed.
         """
         path = self._lock_path(name)
-        return hold_output(lambda: try_hold(path), path, f"{name} of {self.shown}", waits=waits)
+        with os_errors(path):
+            return hold_output(lambda: try_hold(path), path, f"{name} of {self.shown}", waits=waits)
 
     def _lock_path(self, name: str) -> Path:
         # Not within the dataset, which may be in a store, or be removed.
