@@ -15,7 +15,6 @@ import numpy as np
 
 from penstock.blocks.block import Block
 from penstock.order.keys import draw
-from penstock.pipeline.caching import CachedShardedSource
 from penstock.sources.base import ShardedSource
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ class SortedParts(ShardedSource):
     makes_new_samples = True
 
     def __init__(self, target: PartsTarget, num_parts: int, num_shards: int, fingerprint: str) -> None:
+        from penstock.pipeline.caching import CachedShardedSource  # workers that do not shuffle start sooner
+
         self._parts = CachedShardedSource(target, num_parts, fingerprint)
         self._num_shards, self._fingerprint = num_shards, fingerprint
 
