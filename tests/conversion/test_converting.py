@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.conversion.plan import ConvertReport
+    from tests.servers.s3 import S3Server
 
 NUM_ROWS = 400
 SMALL: dict[str, Any] = {"size_limit": "4kb", "task_size": "2kb", "progress": False}
@@ -66,8 +67,8 @@ def ids_of(folder: Path) -> list[int]:
     return [int(sample["id"]) for sample in StreamingDataset(local=str(folder), batch_size=8)]
 
 
-def converted(data: Path, out: Path, **options: Any) -> ConvertReport:
-    return convert(str(data), out, **{**SMALL, "workers": 1, **options})
+def converted(data: Path, out: Path, *, out_url: str | None = None, **options: Any) -> ConvertReport:
+    return convert(str(data), out_url or out, **{**SMALL, "workers": 1, **options})
 
 
 def test_rows_arrive_in_order_under_the_public_name(data: Path, tmp_path: Path) -> None:
@@ -327,6 +328,16 @@ def test_a_disk_that_takes_no_more_is_one_error(data: Path, tmp_path: Path) -> N
     assert not (tmp_path / "out/index.json").exists()
     found = convert(data, tmp_path / "out", size_limit="16kb", task_size="2kb", progress=False, workers=1)
     assert found.num_rows == 3 * NUM_ROWS
+
+
+def test_a_store_that_refuses_is_one_error(data: Path, tmp_path: Path, moto: S3Server) -> None:
+    with pytest.raises(PenstockError, match="not-there"):
+        converted(data, Path("out"), out_url="s3://not-there/out", storage_options={"s3": moto.options})
+    moto.make_bucket("converted")
+    report = converted(data, Path("out"), out_url="s3://converted/out", storage_options={"s3": moto.options})
+    assert (report.num_rows, report.is_whole) == (3 * NUM_ROWS, True)
+    with StreamingDataset(remote="s3://converted/out", storage_options=moto.options, batch_size=8) as dataset:
+        assert sorted(int(sample["id"]) for sample in dataset) == list(range(3 * NUM_ROWS))
 
 
 def test_a_bad_row_is_an_error_that_names_it(data: Path, tmp_path: Path) -> None:
