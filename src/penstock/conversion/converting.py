@@ -17,7 +17,7 @@ from penstock.cache.proxied import open_proxied
 from penstock.conversion.inputs import FunctionsSource, Replayed, as_table
 from penstock.conversion.plan import TaskProgress, engine_of, plan_conversion
 from penstock.conversion.ray import RayRows
-from penstock.errors import ConfigError, NoReadableFilesError, ObjectNotFoundError
+from penstock.errors import ConfigError, EmptyDatasetError, NoReadableFilesError, ObjectNotFoundError
 from penstock.index.paths import INDEX_NAME
 from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.files.of_any_type import open_files
@@ -119,7 +119,7 @@ def convert(
     """
     began = time.monotonic()
     source = source_of(inputs, options.pop("input_format", None), options.get("storage_options"))
-    work = plan_conversion(source, os.fspath(out), overwrite=overwrite, **options)  # type: ignore[misc]
+    work = plan_conversion(source, os.fspath(out), overwrite=overwrite, shows_samples=dry_run, **options)  # type: ignore[misc]
     if dry_run:
         return work.report(samples=work.first_samples)
     if work.first_pass is not None and (task is not None or finish):
@@ -135,7 +135,13 @@ def convert(
         else:
             for number in range(task[0], work.num_tasks, task[1]):
                 line.note(work.target.make(work.tasks, number, waits=True))
-    return work.report(is_whole=task is None, elapsed_s=time.monotonic() - began, num_found=num_found)
+    report = work.report(is_whole=task is None, elapsed_s=time.monotonic() - began, num_found=num_found)
+    if report.is_whole and not report.num_rows:
+        left_out = (
+            f": all {report.num_rejected:,} rows were left out, see {report.rejected[0]}" if report.rejected else ""
+        )
+        raise EmptyDatasetError(f"there is no sample in {report.out}{left_out}", path=report.out)
+    return report
 
 
 def source_of(

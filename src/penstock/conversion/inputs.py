@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 1024
 _REPLAYED_ROWS = 4096
 _ROWS_OF_SHARD = 1 << 16  # of a table, so that several workers can share it
+_BYTES_OF_SHARD = 32 << 20  # and of rows whose bytes are known, such as images
+_FEWEST_SHARDS = 64  # of which tasks are made
 
 
 # --- Tables ---
@@ -81,19 +83,36 @@ def digest_of(table: Any) -> str:
 
 
 class TableSource(ShardedSource):
-    """A table in memory, or of a library that reads rows by number: some of its rows at a time are a shard."""
+    """A table in memory, or of a library that reads rows by number: some of its rows at a time are a shard.
+
+    Args:
+        table: The table.
+        num_rows: How many rows it has.
+        read: Called with the table and two row numbers; returns the rows from the first to before the second.
+        fingerprint: A word that changes with the rows.
+        num_bytes: What becomes of all rows takes about so many bytes; None: they are small.
+    """
 
     makes_new_samples = True
 
     def __init__(
-        self, table: Any, num_rows: int, read: Callable[[Any, int, int], list[Sample]], fingerprint: str
+        self,
+        table: Any,
+        num_rows: int,
+        read: Callable[[Any, int, int], list[Sample]],
+        fingerprint: str,
+        num_bytes: int | None = None,
     ) -> None:
         self._table, self._num_rows, self._read, self._told = table, num_rows, read, fingerprint
+        self._row_bytes = None if num_bytes is None else max(1, num_bytes // max(1, num_rows))
+        self._rows_of_shard = _ROWS_OF_SHARD
+        if self._row_bytes is not None:
+            self._rows_of_shard = max(1, min(_BYTES_OF_SHARD // self._row_bytes, num_rows // _FEWEST_SHARDS))
 
-    @property
+    @cached_property
     def shard_names(self) -> Sequence[str]:
         """The names of the shards: where each begins."""
-        return [f"rows:{begin}" for begin in range(0, max(1, self._num_rows), _ROWS_OF_SHARD)]
+        return [f"rows:{begin}" for begin in range(0, max(1, self._num_rows), self._rows_of_shard)]
 
     @property
     def fingerprint(self) -> str:
@@ -103,11 +122,12 @@ class TableSource(ShardedSource):
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         """Return the number of rows of a shard."""
         number = self.shard_number(shard_name)
-        return ShardInfo(number, shard_name, min(_ROWS_OF_SHARD, self._num_rows - number * _ROWS_OF_SHARD))
+        num_rows = min(self._rows_of_shard, self._num_rows - number * self._rows_of_shard)
+        return ShardInfo(number, shard_name, num_rows, None if self._row_bytes is None else num_rows * self._row_bytes)
 
     def _read_chunks(self, shard_name: str, row: int) -> Iterator[list[Sample]]:
-        first = self.shard_number(shard_name) * _ROWS_OF_SHARD
-        end = min(first + _ROWS_OF_SHARD, self._num_rows)
+        first = self.shard_number(shard_name) * self._rows_of_shard
+        end = min(first + self._rows_of_shard, self._num_rows)
         for begin in range(first + row, end, _ROWS_AT_ONCE):
             yield self._read(self._table, begin, min(begin + _ROWS_AT_ONCE, end))
 

@@ -231,6 +231,7 @@ def plan_conversion(
     task_size: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    shows_samples: bool = False,
 ) -> Conversion:
     """Cut a source into tasks, and learn the columns; nothing is written."""
     settings = SaveSettings(format, size_limit, None, compression, hashes=hashes, storage_options=storage_options)
@@ -241,10 +242,11 @@ def plan_conversion(
     known = {} if overwrite else (root.read(PLAN_NAME) or {}).get("options", {})
     source.shard_lengths()  # what tells them is read of many files at a time
     infos = [source.get_shard_info(name) for name in source.shard_names]
-    first, made_of = _first_samples(source, chain, skips=on_error == "skip")
-    swell, made = _unpacked(infos, first, made_of)
-    part_bytes = max(1, parse_bytes(shuffle_memory) // _PARTS_OF_MEMORY) if shuffle else sys.maxsize
     num_bytes = known.get("task_size") if task_size is None else max(1, parse_bytes(task_size))
+    knows_all = num_bytes is not None and format == "mds" and (columns or known.get("columns"))
+    learns = shows_samples or shuffle or not knows_all
+    first, swell, made = _look(source, chain, infos, skips=on_error == "skip") if learns else ([], 1.0, 0.0)
+    part_bytes = max(1, parse_bytes(shuffle_memory) // _PARTS_OF_MEMORY) if shuffle else sys.maxsize
     if num_bytes is None:
         num_bytes = _task_size(settings.max_bytes, part_bytes, swell, made)
     cuts = plan_cuts(infos, num_bytes, partial(find_cuts, source), most_parts=None)
@@ -323,6 +325,14 @@ def _with_columns(
         schema, told = _schema_of(known.get("schema"), first)
         return replace(settings, schema=schema), {"schema": told}
     return settings, {}
+
+
+def _look(
+    source: ShardedSource, transforms: Sequence[AnyTransform], infos: Sequence[ShardInfo | None], *, skips: bool
+) -> tuple[list[Sample], float, float]:
+    """Return first samples, how much larger they are than what is stored, and about how large all will be."""
+    first, made_of = _first_samples(source, transforms, skips=skips)
+    return first, *_unpacked(infos, first, made_of)
 
 
 def _first_samples(

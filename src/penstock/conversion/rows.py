@@ -288,14 +288,15 @@ class TaskRows:
         return [row for _, row in rows]
 
     def _of_batch(self, transform: BatchTransform, rows: list[tuple[int, Sample]]) -> list[tuple[int, Sample]]:
-        first = rows[0][0]
+        numbers = [number for number, _ in rows]
         try:
-            return [(first, each) for each in transform([row for _, row in rows])]
+            made = list(transform([row for _, row in rows]))
+            return list(zip(numbers if transform.keeps_number else numbers[:1] * len(made), made, strict=True))
         except Exception as error:  # noqa: BLE001  as above
             if len(rows) == 1 or self._on_rejected is None:
-                self._reject(first, rows[0][1], error)
+                self._reject(numbers[0], rows[0][1], error)
                 return []
-        return [made for each in rows for made in self._of_batch(transform, [each])]
+        return [one for each in rows for one in self._of_batch(transform, [each])]
 
     def _reject(self, row: int, sample: Sample | None, error: Exception) -> None:
         """Note a bad row, or raise what was wrong with it."""
