@@ -387,4 +387,4 @@ class DatasetSettings:
 
 def _take(kind: type[T], given: Mapping[str, Any]) -> T:
     """Make options of a kind from the arguments that bear the names of its fields."""
-    return kind(**{field.name: given[field.name] for field in fields(kind)})  # type: ignore[arg-type]
+    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})  # type: ignore[arg-type]

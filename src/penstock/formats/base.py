@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from penstock.errors import ConfigError, meant
 from penstock.formats.encodings.base import IMAGE_DECODERS
@@ -13,7 +13,7 @@ from penstock.index.entry import EntryFormat
 from penstock.index.entry import formats as formats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Buffer
 
@@ -30,6 +30,7 @@ class ReadOptions:
     image_decoder: ImageDecoder = "pil"
     allow_unsafe_types: bool = False
     columns: tuple[str, ...] | None = None  # None: all of them
+    unpickle: Callable[[bytes], Any] | None = None  # of `pkl` columns, without running code of their writer
 
     def __post_init__(self) -> None:
         if self.image_decoder not in IMAGE_DECODERS:

@@ -310,7 +310,7 @@ class MDSFormat(ShardFormat):
     def check(self, layout: ShardLayout, options: ReadOptions) -> None:
         """Refuse unknown and unsafe encodings, sizes that do not fit them, and columns that are not there."""
         for column in layout.columns:
-            encoding = get_encoding(column.encoding, options.image_decoder)
+            encoding = get_encoding(column.encoding, options.image_decoder, options.unpickle)
             if encoding.is_unsafe and not options.allow_unsafe_types:
                 raise UnsafeTypeError(
                     f"column {column.name!r} has the encoding {column.encoding!r}, which can run code when it is"

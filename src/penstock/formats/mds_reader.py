@@ -272,7 +272,7 @@ _row_fields = lru_cache(maxsize=256)(RowFields)
 def _layout_of(layout: ShardLayout, options: ReadOptions) -> RowFields:
     """Return how samples are laid out; shards that are laid out alike get one object, which is quick to compare."""
     wanted = tuple(
-        (column.name, get_encoding(column.encoding, options.image_decoder))
+        (column.name, get_encoding(column.encoding, options.image_decoder, options.unpickle))
         for column in layout.columns
         if options.columns is None or column.name in options.columns
     )

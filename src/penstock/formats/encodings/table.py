@@ -74,9 +74,13 @@ encodings: Registry[Callable[[], Encoding]] = Registry("column encoding", group=
 
 
 @lru_cache(maxsize=1024)
-def get_encoding(text: str, image_decoder: ImageDecoder = "pil") -> Encoding:
+def get_encoding(
+    text: str, image_decoder: ImageDecoder = "pil", unpickle: Callable[[bytes], Any] | None = None
+) -> Encoding:
     """Find the encoding of a column, `name` or `name:settings`."""
     name, _, settings = text.partition(":")
+    if name == "pkl" and unpickle is not None:
+        return PickleEncoding(unpickle)
     if name not in encodings:
         raise UnknownEncodingError(f"unknown column encoding {text!r}: use one of {', '.join(encodings.names())}")
     encoding: Encoding | None = encodings.get(name)()
