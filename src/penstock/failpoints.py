@@ -31,6 +31,7 @@ POINTS = (
     "evict.after",
 )
 
+CRAWL_POINTS = ("laion.between", "laion.stored")
 TARGET_POINTS = ("target.kept", "target.ready", "target.between", "target.published")
 
 

@@ -127,7 +127,8 @@ def test_readers_take_every_argument_of_their_base(reader: type[StreamingDataset
 
 @pytest.mark.parametrize("reader", list(readers()), ids=lambda reader: reader.__name__)
 def test_readers_copy_no_list_of_arguments(reader: type[StreamingDataset]) -> None:
-    assert not {*inspect.signature(reader.__init__).parameters} & {*ARGUMENTS} - {"self"}
+    if reader.__init__ is not StreamingDataset.__init__:
+        assert not {*inspect.signature(reader.__init__).parameters} & {*ARGUMENTS} - {"self"}
 
 
 @pytest.mark.parametrize("name", recipes.names(of_packages=False))

@@ -240,11 +240,9 @@ def plan_conversion(
     source, chain = _files_below(source, () if transform is None else tuple(as_chain(transform)))
     root = PartsTarget(out, settings)
     known = {} if overwrite else (root.read(PLAN_NAME) or {}).get("options", {})
-    source.shard_lengths()  # what tells them is read of many files at a time
-    infos = [source.get_shard_info(name) for name in source.shard_names]
+    infos = _infos(source)
     num_bytes = known.get("task_size") if task_size is None else max(1, parse_bytes(task_size))
-    knows_all = num_bytes is not None and format == "mds" and (columns or known.get("columns"))
-    learns = shows_samples or shuffle or not knows_all
+    learns = num_bytes is None or format != "mds" or not (columns or known.get("columns")) or shows_samples or shuffle
     first, swell, made = _look(source, chain, infos, skips=on_error == "skip") if learns else ([], 1.0, 0.0)
     part_bytes = max(1, parse_bytes(shuffle_memory) // _PARTS_OF_MEMORY) if shuffle else sys.maxsize
     if num_bytes is None:
@@ -325,6 +323,11 @@ def _with_columns(
         schema, told = _schema_of(known.get("schema"), first)
         return replace(settings, schema=schema), {"schema": told}
     return settings, {}
+
+
+def _infos(source: ShardedSource) -> list[ShardInfo | None]:
+    source.shard_lengths()  # what tells them is read of many files at a time
+    return [source.get_shard_info(name) for name in source.shard_names]
 
 
 def _look(

@@ -8,8 +8,8 @@ from penstock.registry import Registry
 
 _OWN = {
     "text": ("c4", "enwiki", "enwiki_text", "pile"),
-    "vision": (),
-    "multimodal": (),
+    "vision": ("ade20k", "cifar10", "coco", "fake_cifar10", "imagenet"),
+    "multimodal": ("crawl_webvid", "crawl_webvid_subsets", "extract_webvid_videos", "laion400m"),
 }
 
 recipes: Registry[Any] = Registry(
