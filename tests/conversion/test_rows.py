@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import MapBatchTransform, MemoryShardedSource
-from penstock.conversion.rows import Piece, SplitRule, TaskRows, as_chain, split_rule
+from penstock.conversion.rows import Piece, TaskRows, as_chain
 from penstock.errors import ConfigError, MissingColumnError, TransformError
+from penstock.sources.split_rule import SplitRule, split_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

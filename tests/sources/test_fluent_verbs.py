@@ -23,6 +23,11 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "map_batches": lambda given: given.map_batches(lambda samples: samples[::3], 10),
     "flat_map": lambda given: given.flat_map(lambda sample: [sample] * (sample["id"] % 3)),
     "filter": lambda given: given.filter(lambda sample: sample["id"] > 10),
+    "select": lambda given: given.select([3, 5, 8]),
+    "take": lambda given: given.take(7),
+    "skip": lambda given: given.skip(7),
+    "shard": lambda given: given.shard(1, 3),
+    "split": lambda given: given.split({"a": 0.5, "b": 0.5}, by="text")["a"],
     "select_fields": lambda given: given.select_fields(["text"]),
     "rename_fields": lambda given: given.rename_fields({"text": "content"}),
     "drop_fields": lambda given: given.drop_fields(["id"]),
@@ -34,9 +39,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 def test_each_verb_is_defined_once() -> None:
     verbs = {name for name, value in vars(FluentVerbs).items() if inspect.isfunction(value)}
-    assert verbs == set(CALLS)
+    assert verbs == {*CALLS, "numbered"}
     for kind in (ShardedSource, StreamingDataset):
-        assert {name for name in verbs if getattr(kind, name) is not getattr(FluentVerbs, name)} == {"transform"}
+        assert {name for name in verbs if getattr(kind, name) is not getattr(FluentVerbs, name)} == {
+            "transform",
+            "numbered",
+        }
         assert inspect.signature(kind.transform).parameters == inspect.signature(FluentVerbs.transform).parameters
 
 

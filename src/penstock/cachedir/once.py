@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ _PATIENCE_S = 600.0
 _LARGE_BYTES = 1 << 17
 # Of the datasets that a machine reads by turns, mixes of many streams included; each takes as much as its index.
 _MAX_INDEXES = 256
+# Of rows that filters let pass.
+_MOST_VIEWS = 256
 
 
 def keep_index(name: str, num_bytes: int, parse: Callable[[], Index]) -> Index:
@@ -72,6 +75,14 @@ def keep_in_files(
             return _map(path)
         values = compute()
         return values if len(values) < min_values else _keep(path, values, f"{kind}-*.npy", max_files)
+
+
+def found_once(fingerprint: str | None, find: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return the rows that are found by reading all; of data with a fingerprint, one process of the node reads them."""
+    if fingerprint is None:
+        return find()
+    name = hashlib.blake2b(fingerprint.encode(), digest_size=16).hexdigest()
+    return keep_in_files(name, find, min_values=0, kind="kept", max_files=_MOST_VIEWS)
 
 
 def _keep(path: Path, values: npt.NDArray[Any], all_like_it: str, max_files: int) -> npt.NDArray[Any]:

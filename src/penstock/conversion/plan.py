@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.conversion.inputs import FunctionsSource
-from penstock.conversion.rows import FitsColumns, Piece, TaskRows, as_chain, split_rule
+from penstock.conversion.rows import FitsColumns, Piece, TaskRows, as_chain
 from penstock.conversion.shuffle import KEY, SortedParts, StoredSplit
 from penstock.conversion.tasks import VERSION, ConvertTarget, ConvertTasks, SplitsTarget, rejected_name
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, OutputExistsError
@@ -36,6 +36,7 @@ from penstock.sources.cutting import Cut, find_cuts, plan_cuts, share_of
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.found import fingerprint_of
 from penstock.sources.files.hub import HuggingFaceShardedSource
+from penstock.sources.split_rule import split_rule
 from penstock.status_line import StatusLine, progress_line
 from penstock.storage.url_names import join_url
 from penstock.units import check_whole, format_bytes, format_count, parse_bytes

@@ -5,19 +5,16 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.blocks.block import Block, join_blocks
-from penstock.errors import ConfigError, DataError, ExtraColumnError, MissingColumnError, TransformError
+from penstock.errors import DataError, ExtraColumnError, TransformError
 from penstock.extras import require
 from penstock.formats.base import get_format
 from penstock.formats.mds import compile_encoder
-from penstock.order.keys import hash_key
 from penstock.sources.transforms import BatchTransform, ChainedTransform, FlatMapTransform, apply_all, checked_samples
 
 if TYPE_CHECKING:
@@ -79,29 +76,6 @@ def as_chain(transform: Any) -> ChainedTransform:
     return ChainedTransform([AnyNumberTransform(one) if inspect.isroutine(one) else one for one in each])
 
 
-class SplitRule(NamedTuple):
-    """In which split a row is, by a keyed hash: data that are added move no row to another one."""
-
-    names: tuple[str, ...]
-    ends: tuple[float, ...]  # where the part of all hashes ends that each split gets
-    column: str | None = None  # whose value decides; None: the address of the row
-    seed: int = 0
-
-    def place(self, row: Sample, address: tuple[str, int]) -> int:
-        """Return the number of the split."""
-        if self.column is None:
-            value: object = address
-        elif self.column in row:
-            value = row[self.column]
-        else:
-            raise MissingColumnError(
-                f"there is no column {self.column!r} to split by: the row has {', '.join(row)}", column=self.column
-            )
-        if getattr(value, "ndim", None) == 0:  # a number of NumPy, which is the same as Python's
-            value = value.item()  # type: ignore[attr-defined]
-        return bisect_right(self.ends[:-1], hash_key("split", self.seed, repr(value)) / 2**64)
-
-
 class SplitPlaces(Protocol):
     """Tells of rows in which split they are."""
 
@@ -111,16 +85,6 @@ class SplitPlaces(Protocol):
 
     def place(self, row: Sample, address: tuple[str, int]) -> int:
         """Return the number of the split of a row that has this place in a shard."""
-
-
-def split_rule(splits: Mapping[str, float], column: str | None, seed: int) -> SplitRule:
-    """Return which part of all hashes each split gets; shares add up to 1."""
-    if not splits or any(not share > 0 for share in splits.values()):
-        raise ConfigError(f"splits={dict(splits)} must give each split a share above 0: {{'train': 0.9, 'val': 0.1}}")
-    total = sum(splits.values())
-    if abs(total - 1) > 1e-6:
-        raise ConfigError(f"the shares of splits={dict(splits)} add up to {total:g}, not to 1")
-    return SplitRule(tuple(splits), tuple(accumulate(splits.values())), column, seed)
 
 
 class _PieceRow(NamedTuple):

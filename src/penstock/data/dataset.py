@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from penstock.reading.source import Source
     from penstock.reading.transforms import BatchTransform, SampleTransform
     from penstock.scan.patterns import Given
-    from penstock.sources.base import TransformedShardedSource
+    from penstock.sources.base import TransformedShardedSource, ViewShardedSource
     from penstock.sources.iterators import SampleIterator
     from penstock.sources.shard_info import ShardCount, ShardInfo
     from penstock.sources.transforming import WorkerKind
@@ -65,7 +65,9 @@ if TYPE_CHECKING:
 _STREAMS_SHOWN = 3
 
 
-class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, SamplesAsTables, IterableDataset[Any]):
+class StreamingDataset(
+    FluentVerbs["TransformedShardedSource", "ViewShardedSource"], MosaicNames, SamplesAsTables, IterableDataset[Any]
+):
     """A dataset in a store or on disk: iterate over it, or read any sample by its number.
 
         dataset = StreamingDataset(remote="s3://bucket/train", local="/tmp/train", shuffle=True)
@@ -477,6 +479,10 @@ class StreamingDataset(FluentVerbs["TransformedShardedSource"], MosaicNames, Sam
         if self._shard_names is None or self._shard_names.opened is not self._opened:
             self._shard_names = ShardNames(self._opened, self.streams)
         return DatasetShardedSource(self, self._shard_names)
+
+    def numbered(self) -> ViewShardedSource:
+        """Return a view of all samples, as they are stored: `select`, `take`, `split` and others make smaller ones."""
+        return self.as_source().numbered()
 
     def as_stream_source(self, columns: tuple[str, ...] | None = None, limit_bytes: int | None = None) -> Source:
         """Return this dataset as a stream of another one: `Stream(source=...)` calls it."""

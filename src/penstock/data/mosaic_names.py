@@ -192,7 +192,7 @@ class MosaicNames(OpenedDataset):
     @property
     def samples_per_shard(self) -> Int64Array:
         """The number of samples of each shard."""
-        return np.concatenate([each.shards.lengths for each in self._opened.streams])
+        return np.concatenate([each.lengths for each in self._opened.streams])
 
     @property
     def sample_offset_per_shard(self) -> Int64Array:

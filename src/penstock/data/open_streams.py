@@ -8,6 +8,7 @@ import warnings
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 import numpy as np
@@ -20,6 +21,7 @@ from penstock.index.entry import formats
 from penstock.index.paths import resolve_inside
 from penstock.interrupts import trims_traceback
 from penstock.order.options import UNPACKING_COSTS, StreamShards
+from penstock.reading.kept_rows import KeptSource, whole_of
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
 from penstock.reading.source import HasStretches, JoinedSources, MakesSource, ShardRange, Source, sources
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.data.stream import Stream
     from penstock.formats.base import ReadOptions
     from penstock.index.model import Index
+    from penstock.reading.kept_rows import KeptRows
     from penstock.reading.local_folder import InPlace
     from penstock.types import Int64Array
     from penstock.wire.settings import CachedStream
@@ -44,7 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.data")
 
 
-class OpenedStream(NamedTuple):
+@dataclass(frozen=True)
+class OpenedStream:
     """A stream with its shards: of a source of its own, or of the table of all that lie in stores and folders."""
 
     name: str
@@ -57,6 +61,24 @@ class OpenedStream(NamedTuple):
         """Its own source, if it has one."""
         return self.shards.source if self.files is None else None
 
+    @cached_property
+    def kept(self) -> KeptRows | None:
+        """The rows that are read of it; None: all."""
+        kept = self.stream.kept
+        num_rows = int(self.shards.lengths.sum())
+        if kept is not None and kept.num_rows != num_rows:
+            raise ConfigError(
+                f"stream {self.name!r} is a view of {kept.num_rows:,} rows, but there are {num_rows:,} now: make the"
+                " view again"
+            )
+        return kept
+
+    @property
+    def lengths(self) -> Int64Array:
+        """The samples of each shard."""
+        lengths = self.shards.lengths
+        return lengths if self.kept is None else self.kept.counts(np.cumsum([0, *lengths]))
+
     def describe(self) -> StreamShards:
         """Return what the order sees of it."""
         sizes, stretches, content, names = None, None, "", None
@@ -67,9 +89,11 @@ class OpenedStream(NamedTuple):
             content, names = columns.content, columns
             if content:  # files of other programs, whose shards may have any size
                 sizes = columns.raw_sizes + (UNPACKING_COSTS - 1) * columns.unpacked_sizes
+        if self.kept is not None:
+            content, stretches, names = f"{content}-{self.kept.digest}", None, None
         return StreamShards(
             name=self.name,
-            lengths=self.shards.lengths,
+            lengths=self.lengths,
             weight=self.stream.weight,
             window=self.stream.window,
             sizes=sizes,
@@ -95,10 +119,11 @@ class OpenedStreams:
     def identity(self) -> DataIdentity:
         """Return which data these are, besides what the order sees of them."""
         identity = DataIdentity(tuple(each.stream.described_place for each in self.streams))
-        for name, _, shards, files in self.streams:
+        for each in self.streams:
+            name, files = each.name, each.files
             if files is None:
-                if code := shards.source.code_digests:
-                    identity.code[name] = [[*each[:2]] for each in code]
+                if code := each.shards.source.code_digests:
+                    identity.code[name] = [[*digest[:2]] for digest in code]
                 continue
             if versions := files.index.columns.versions:
                 identity.versions[name] = versions
@@ -109,14 +134,15 @@ class OpenedStreams:
     @property
     def first_ids(self) -> Int64Array:
         """The first id of each stream, and the end of the last."""
-        return np.cumsum([0, *(int(each.shards.lengths.sum()) for each in self.streams)])
+        return np.cumsum([0, *(int(each.lengths.sum()) for each in self.streams)])
 
     def cached_shards(self, shards: Int64Array | None) -> Iterator[tuple[Cache, int, list[int]]]:
         """Number some shards, or all, that are kept in the cache: the cache, the stream in it, the shards of that."""
         if self.table is None or self.table.cache is None:
             return
-        if shards is not None and isinstance(self.source, JoinedSources):
-            _, shards = self.source.numbers_in(self.table, shards)
+        whole = whole_of(self.source)
+        if shards is not None and isinstance(whole, JoinedSources):
+            _, shards = whole.numbers_in(self.table, shards)
         for stream, numbers in self.table.cached_shards(shards):
             yield self.table.cache, stream, numbers
 
@@ -142,6 +168,9 @@ def open_streams(
         opened.append(OpenedStream(name, stream, shards, files))
     is_one = len(opened) == 1 or len(stored) == len(streams)
     whole = opened[0].shards.source if is_one else JoinedSources([each.shards for each in opened])
+    if any(each.kept is not None for each in opened):
+        first_rows = np.cumsum([0, *(int(each.shards.lengths.sum()) for each in opened)])
+        whole = KeptSource(whole, first_rows, [each.kept for each in opened])
     if not whole.spans.num_samples and len(streams) == 1:
         where = shown_url(streams[0].url or str(streams[0].folder))
         whole.close()
@@ -278,7 +307,8 @@ def _complete_copy(stream: Stream, error: StoreError) -> Stream:
 
 def fetch_object(opened: OpenedStreams, url: str, local: str | None, *, ahead: bool) -> Path:
     """Bring an object that lies below the remote of one of the streams, and say where it is."""
-    for _, stream, _, files in opened.streams:
+    for each in opened.streams:
+        stream, files = each.stream, each.files
         below = "" if stream.url is None else f"{stream.url.rstrip('/')}/"
         if files is None or (url_scheme(url) is not None and not (below and url.startswith(below))):
             continue
@@ -339,10 +369,10 @@ class OpenedDataset:
     def streams_without(self, column: str) -> list[str]:
         """Return the places of the streams whose index has columns, but not this one."""
         found = []
-        for _, stream, _, files in self._opened.streams:
-            layouts = () if files is None else files.index.columns.layouts
-            if layouts and all(column not in {each.name for each in layout.columns} for layout in layouts):
-                found.append(shown_url(stream.place))
+        for each in self._opened.streams:
+            layouts = () if each.files is None else each.files.index.columns.layouts
+            if layouts and all(column not in {field.name for field in layout.columns} for layout in layouts):
+                found.append(shown_url(each.stream.place))
         return found
 
     @trims_traceback

@@ -18,7 +18,7 @@ from penstock.order.make_plan import RunSettings, count_epoch
 from penstock.order.schedule import MixSchedule
 from penstock.order.weights import StreamWeight
 from penstock.reading.pass_reader import PassOptions
-from penstock.reading.source import ReadsFiles
+from penstock.reading.source import KeepsRows, ReadsFiles
 from penstock.registry import Registry
 from penstock.storage.base import resolve_store, shown_url, url_scheme
 from penstock.storage.local import LocalStore
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.order.options import StreamShards
+    from penstock.reading.kept_rows import KeptRows
     from penstock.reading.source import MakesSource, Source
     from penstock.reading.transforms import SampleTransform
     from penstock.scan.patterns import Given
@@ -128,6 +129,8 @@ class Stream:
         self.storage_options = storage_options
         self.sample_transform = sample_transform
         self.columns: tuple[str, ...] | None = None  # of a source that reads some columns only
+        view = source.as_view() if isinstance(source, KeepsRows) else None
+        source, self._find_kept = (source, None) if view is None else view
         self.source = None if self._adopt_files(source) else source
 
     def __repr__(self) -> str:
@@ -135,6 +138,11 @@ class Stream:
         values = {name: getattr(self, name) for name in shown if getattr(self, name) not in (None, "")}
         values |= {name: shown_url(values[name]) for name in ("remote", "local") if name in values}
         return f"Stream({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    @property
+    def kept(self) -> KeptRows | None:
+        """The rows that are read, of a view; None: all."""
+        return None if self._find_kept is None else self._find_kept()
 
     def _adopt_files(self, source: Source | MakesSource | str | None) -> bool:
         """Read the files of a source in place, if they are files that can be read so; tell whether they are."""

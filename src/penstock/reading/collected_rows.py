@@ -182,12 +182,24 @@ SOON = Soon()
 class BatchReader:
     """Reads samples by id, in the order asked for, from the shards that hold them."""
 
-    def __init__(self, spans: IdSpans, shards: OpenShards, rows: RowReader | None = None) -> None:
+    def __init__(
+        self,
+        spans: IdSpans,
+        shards: OpenShards,
+        rows: RowReader | None = None,
+        stored: Callable[[range | Int64Array], Int64Array] | None = None,
+    ) -> None:
         self.spans, self.shards = spans, shards
-        self._rows = rows
+        self._rows, self._stored = rows, stored
+
+    def stored(self, ids: range | Int64Array) -> range | Int64Array:
+        """Return the numbers of samples among all rows of the shards: of a view, they are others than their ids."""
+        return ids if self._stored is None else self._stored(ids)
 
     def read_one(self, sample_id: int) -> Sample:
         """Return one sample, whose id is in range; from far away, maybe only its bytes are fetched."""
+        if self._stored is not None:
+            sample_id = int(self._stored(range(sample_id, sample_id + 1))[0])
         shard = self.spans.shard_of(sample_id)
         row = sample_id - int(self.spans.starts[shard])
         with self.shards:
@@ -205,6 +217,7 @@ class BatchReader:
         Samples of one shard are decoded already. Where columns are cut into batches (`is_cut`), large values are copied
         when their batch is taken.
         """
+        ids = self.stored(ids)
         if soon is not None and self._rows is None:
             soon.before_shards()
             soon = None

@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
 from penstock.reading.collected_rows import BatchReader, Soon, group_by_shard
+from penstock.reading.kept_rows import KeptSource, whole_of
 from penstock.reading.open_shards import OpenShards, pages_budget
 from penstock.reading.schedule import (
     Announcer,
@@ -87,9 +88,10 @@ class ReadCounts:
     def __init__(self, row: Row, source: Source, first_ids: Int64Array) -> None:
         self._row, self._first_ids = row, first_ids
         sizes = np.concatenate([[0], np.cumsum(source.sizes)])
-        ends = sizes[np.searchsorted(source.spans.starts, first_ids)]
+        first_rows = source.first_rows if isinstance(source, KeptSource) else first_ids
+        ends = sizes[np.searchsorted(whole_of(source).spans.starts, first_rows)]
         # Of each stream, what a sample takes on average as it is stored.
-        self._sample_bytes: list[float] = (np.diff(ends) / np.maximum(1, np.diff(first_ids))).tolist()
+        self._sample_bytes: list[float] = (np.diff(ends) / np.maximum(1, np.diff(first_rows))).tolist()
         self._transforming_ns = self._collating_ns = 0
 
     @contextmanager
@@ -178,7 +180,9 @@ class ThreadReader(BatchReader):
     """Reads for one thread at a time, and counts what it reads. Nothing in it is carried over a fork."""
 
     def __init__(self, source: Source, counts: ReadCounts) -> None:
-        super().__init__(source.spans, OpenShards(source.open, sizes=source.sizes), row_reader_of(source))
+        stored = source.stored if isinstance(source, KeptSource) else None
+        shards = OpenShards(source.open, sizes=source.sizes)
+        super().__init__(whole_of(source).spans, shards, row_reader_of(source), stored)
         self.source, self.counts = source, counts
         if isinstance(source, SharesSpace):
             source.share_limit(self.shards)
@@ -261,7 +265,7 @@ class PassReader:
         self._fetched = fetched_by(source)
         self._delivered, self._make, self._make_columns = delivered, make, make_columns
         self._draws = draws
-        self._sample_bytes, shard_bytes = mean_sizes(source)
+        self._sample_bytes, shard_bytes = mean_sizes(whole_of(source))
         self._portion_size = portion_size(self._sample_bytes, portion_bytes(source))
         self._has_large_shards = shard_bytes >= _LARGE_SHARD_BYTES
         world = schedule.seat.world
@@ -464,7 +468,7 @@ def read_around(reader: BatchReader, ids: Int64Array) -> list[Sample | Unreadabl
 
     A shard that fails is asked for once.
     """
-    grouped, shards = group_by_shard(ids, reader.spans), reader.shards
+    grouped, shards = group_by_shard(np.asarray(reader.stored(ids)), reader.spans), reader.shards
     samples: dict[int, Sample | UnreadableSample] = {}
     for shard, begin, end in grouped:
         rows, places = grouped.rows[begin:end], grouped.places[begin:end].tolist()

@@ -57,6 +57,14 @@ class ReadsFiles(Protocol):
         """Return the files, or None if their samples would not be the very same."""
 
 
+@runtime_checkable
+class KeepsRows(Protocol):
+    """A source that may be a view: some rows of another one."""
+
+    def as_view(self) -> tuple[Any, Callable[[], Any]] | None:
+        """Return the source of all rows, and what finds the `KeptRows` of it; None: it is no view."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
     """Files that a `ShardedSource` reads, if a stream can read them in place and gives the very same samples."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.errors import ConfigError, DataError, ObjectChangedError, ObjectNotFoundError, TransformError
+from penstock.reading.kept_rows import locate_row
 from penstock.reading.sample_rng import RowDraws, SampleRng, kept_globals, seed_globals, takes_rng
 
 if TYPE_CHECKING:
@@ -73,9 +74,8 @@ class SampleTransforms:
         return sample
 
     def _failure(self, sample_id: int, stream: int, error: Exception) -> TransformError:
-        spans = self._source.spans
-        shard = spans.shard_of(sample_id)
-        where, row = self._source.describe_shard(shard), sample_id - int(spans.starts[shard])
+        shard, row = locate_row(self._source, sample_id)
+        where = self._source.describe_shard(shard)
         return TransformError(
             f"sample_transform failed on sample {sample_id} (stream {stream}, {where}, row {row}):"
             f" {type(error).__name__}: {error}",

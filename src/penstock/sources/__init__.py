@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from penstock.reading.source import Source as Source
     from penstock.sources.base import ShardedSource as ShardedSource
     from penstock.sources.base import TransformedShardedSource as TransformedShardedSource
+    from penstock.sources.base import ViewShardedSource as ViewShardedSource
     from penstock.sources.composite import CompositeShardedSource as CompositeShardedSource
     from penstock.sources.composite import LimitedShardedSource as LimitedShardedSource
     from penstock.sources.files.columnar_sources import ArrowShardedSource as ArrowShardedSource

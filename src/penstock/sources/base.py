@@ -3,37 +3,54 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import closing
 from copy import copy
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
+
 from penstock.blocks.stage import check_row
+from penstock.cachedir.once import found_once
 from penstock.errors import ConfigError, MissingColumnError, TransformError, UnknownLengthError
+from penstock.reading.kept_rows import KeptRows
 from penstock.reading.source import FunctionReader, OpenShard, Source
 from penstock.sources.code_digest import why_none, with_code
 from penstock.sources.fluent_verbs import FluentVerbs
-from penstock.sources.iterators import RowStage, SampleIterator, ShardsInTurn, in_chunks
+from penstock.sources.iterators import RowStage, SampleIterator, ShardsInTurn, in_chunks, picked_rows
 from penstock.sources.shard_info import FilesVersion, ShardCount, ShardInfo, join_versions
+from penstock.sources.split_rule import split_rule
 from penstock.sources.transforming import TransformedStage, describe_row
-from penstock.sources.transforms import BatchTransform, ChainedTransform, apply_all
+from penstock.sources.transforms import (
+    ChainedTransform,
+    FilterTransform,
+    apply_all,
+    changes_number,
+    grouped,
+)
 from penstock.sources.written import write_once
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from penstock.blocks.block import PositionAfter
     from penstock.blocks.stage import OpenStage
     from penstock.formats.base import Rows
+    from penstock.reading.kept_rows import Chosen
     from penstock.reading.source import CodeDigest, SourceFiles
+    from penstock.sources.split_rule import SplitRule
     from penstock.sources.transforming import WorkerKind
     from penstock.sources.transforms import AnySourceTransform, AnyTransform
-    from penstock.types import Sample
+    from penstock.types import Int64Array, Sample
 
 
-class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
+class ShardedSource(FluentVerbs["TransformedShardedSource", "ViewShardedSource"], ABC):
     """Samples in named shards. Iterate over it, or open its shards by name, at any row.
 
     To make your own, inherit from it and define `shard_names` and `read_shard`. If you know how many rows shards have,
@@ -207,6 +224,20 @@ class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
         """Apply a transform, or several joined with `>>`, to each sample as it is read."""
         return TransformedShardedSource(self, transform, num_workers=num_workers, worker_kind=worker_kind)
 
+    def numbered(self) -> ViewShardedSource:
+        """Return a view of all rows, by their numbers; it needs to be known how many rows there are."""
+        lengths = self.shard_lengths()
+        if lengths is None:
+            raise ConfigError(
+                f"{type(self).__name__} does not know how many rows its shards have, so they have no numbers: open"
+                " files as a StreamingDataset, which counts them, or take the first rows with LimitedShardedSource"
+            )
+        return ViewShardedSource(self, KeptRows.all(sum(lengths)))
+
+    def as_view(self) -> tuple[ShardedSource, Callable[[], KeptRows]] | None:
+        """Return what this is a view of, and what finds the rows that it keeps; None: it is no view."""
+        return None
+
 
 class GivesSource(Protocol):
     """What can be given in the place of a source, because it makes one of itself: a `StreamingDataset`."""
@@ -254,7 +285,7 @@ class TransformedShardedSource(ShardedSource):
         check_whole("num_workers", num_workers, 0)
         if worker_kind not in ("thread", "process"):
             raise ConfigError(f"worker_kind={worker_kind!r} is unknown: use 'thread' or 'process'")
-        *before, transforms = _groups(ChainedTransform([transform]))
+        *before, transforms = grouped(ChainedTransform([transform]))
         workers: dict[str, Any] = {"num_workers": num_workers, "worker_kind": worker_kind}
         for group in before:
             source = TransformedShardedSource(source, ChainedTransform(group), **workers)
@@ -311,12 +342,43 @@ class TransformedShardedSource(ShardedSource):
                 ) from error
         return made
 
+    def numbered(self) -> ViewShardedSource:
+        """Return a view of the rows that filters let pass, which are found by reading all rows once on each node."""
+        view = self.as_view()
+        return super().numbered() if view is None else ViewShardedSource(view[0], view[1]())
+
+    def as_view(self) -> tuple[ShardedSource, Callable[[], KeptRows]] | None:
+        """Return the source without its filters, and what finds the rows that pass them; None: there are none."""
+        others = [each for each in self._transforms if type(each) is not FilterTransform]
+        if len(others) == len(self._transforms) or any(changes_number(each) for each in others):
+            return None
+        inner = self._source.as_view()
+        whole, find = (self._source, None) if inner is None else inner
+        if whole.shard_lengths() is None:
+            return None
+        return (whole.transform(ChainedTransform(others)) if others else whole), partial(self._passing, find)
+
+    def _passing(self, find: Callable[[], KeptRows] | None) -> KeptRows:
+        """Find the rows that pass, among those that the source keeps."""
+        among = KeptRows.all(sum(self._source.shard_lengths() or ())) if find is None else find()
+        return among.keep(found_once(self.fingerprint, self._find_passing))
+
+    def _find_passing(self) -> Int64Array:
+        passing, number = [], 0
+        with closing(iter(self._source)) as samples:
+            for sample in chain.from_iterable(iter(samples.read, [])):
+                try:
+                    if apply_all(self._transforms, sample):
+                        passing.append(number)
+                except Exception as error:
+                    told = f"a filter, or a transform before it, failed on row {number}"
+                    raise TransformError(f"{told}: {type(error).__name__}: {error}") from error
+                number += 1
+        return np.array(passing, np.int64)
+
     @property
     def _keeps_rows(self) -> bool:
-        return not any(
-            each.is_filter or each.is_expand or (isinstance(each, BatchTransform) and not each.keeps_number)
-            for each in self._transforms
-        )
+        return not any(map(changes_number, self._transforms))
 
     @property
     def num_parts(self) -> int:
@@ -375,6 +437,112 @@ class _SomeShards(ShardedSource):
         return self._source.open_stage(shard_name, row)
 
 
+_ROWS_AT_ONCE = 256
+
+
+class ViewShardedSource(ShardedSource):
+    """Some rows of a source, by their numbers, in the order in which they are stored: what `select` and others return.
+
+    Its shards are those of the source, with fewer rows. `view[3]` is a sample, where rows can be read in any order.
+    """
+
+    def __init__(self, source: ShardedSource, kept: KeptRows) -> None:
+        self.source, self.kept, self._input_sources = source, kept, (source,)
+
+    @cached_property
+    def _starts(self) -> Int64Array:
+        """The first row of each shard of the source, and the end of the last."""
+        return np.cumsum([0, *(self.source.shard_lengths() or ())])
+
+    @cached_property
+    def _firsts(self) -> Int64Array:
+        """The same, of this view."""
+        return self.kept.firsts(self._starts)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The names of the shards."""
+        return self.source.shard_names
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo | None:
+        """Return what is known of a shard."""
+        info, number = self.source.get_shard_info(shard_name), self.shard_number(shard_name)
+        return None if info is None else replace(info, num_rows=int(self._firsts[number + 1] - self._firsts[number]))
+
+    def shard_lengths(self) -> list[int]:
+        """Return the rows of all shards."""
+        lengths: list[int] = np.diff(self._firsts).tolist()
+        return lengths
+
+    @property
+    def order_fingerprint(self) -> str | None:
+        """A hash of the source and of the rows."""
+        inner = self.source.order_fingerprint
+        return None if inner is None else f"{inner}-kept-{self.kept.digest}"
+
+    @property
+    def has_random_rows(self) -> bool:
+        """Whether the source reads rows in any order."""
+        return self.source.has_random_rows
+
+    def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
+        """Return the samples at these rows of a shard, in this order."""
+        return self.source.read_rows(shard_name, self._stored(shard_name, np.asarray(rows, np.int64)).tolist())
+
+    def __getitem__(self, number: int) -> Sample:
+        row = range(len(self))[number]
+        shard = int(np.searchsorted(self._firsts, row, side="right")) - 1
+        [sample] = self.read_rows(self.shard_names[shard], [row - int(self._firsts[shard])])
+        return sample
+
+    def numbered(self) -> ViewShardedSource:
+        """Return this view."""
+        return self
+
+    def as_view(self) -> tuple[ShardedSource, Callable[[], KeptRows]] | None:
+        """Return what this is a view of, and its rows."""
+        return self.source, lambda: self.kept
+
+    def keep(self, rows: Chosen) -> ViewShardedSource:
+        """Return a view of some of these rows."""
+        return ViewShardedSource(self.source, self.kept.keep(rows))
+
+    def keep_parts(self, shares: Mapping[str, float], by: str | None, seed: int) -> dict[str, ViewShardedSource]:
+        """Return views that share these rows."""
+        rule, inner = split_rule(shares, by, seed), self.fingerprint
+        parts = found_once(inner and f"{inner}-{rule}", partial(self._find_parts, rule))
+        return {name: self.keep(np.flatnonzero(parts == number)) for number, name in enumerate(rule.names)}
+
+    def _find_parts(self, rule: SplitRule) -> npt.NDArray[np.uint8]:
+        """Return in which part each row is; its address, if no field decides, is the one in the source."""
+        if rule.column is not None:
+            with closing(iter(self)) as samples:
+                places = [rule.place(sample, ("", 0)) for rows in iter(samples.read, []) for sample in rows]
+            return np.array(places, np.uint8)
+        stored = self.kept.stored(range(len(self)))
+        parts = np.zeros(len(stored), np.uint8)
+        for number, name in enumerate(self.shard_names):
+            here = slice(int(self._firsts[number]), int(self._firsts[number + 1]))
+            parts[here] = rule.place_rows(name, stored[here] - self._starts[number])
+        return parts
+
+    def _stored(self, shard_name: str, rows: Int64Array) -> Int64Array:
+        """Return the rows of a shard of the source that some rows of it here are."""
+        number = self.shard_number(shard_name)
+        stored: Int64Array = self.kept.stored(self._firsts[number] + rows) - self._starts[number]
+        return stored
+
+    def _read_chunks(self, shard_name: str, row: int) -> Iterator[list[Sample]]:
+        number = self.shard_number(shard_name)
+        rows = self._stored(shard_name, np.arange(row, int(self._firsts[number + 1] - self._firsts[number])))
+        if self.has_random_rows:
+            for begin in range(0, len(rows), _ROWS_AT_ONCE):
+                yield self.source.read_rows(shard_name, rows[begin : begin + _ROWS_AT_ONCE].tolist())
+        elif len(rows):
+            with closing(self.source.open_stage(shard_name, int(rows[0]))) as stage:
+                yield from picked_rows(stage, rows)
+
+
 class IndexedSource(Source):
     """The shards of a source that knows its lengths and reads any rows; give it to a `Stream` as `source=`."""
 
@@ -423,17 +591,6 @@ class _RowReader(FunctionReader):
             return [{name: sample[name] for name in self._columns} for sample in samples]
         except KeyError as missing:
             raise MissingColumnError(f"a sample of {self._name} has no field {missing}", shard=self._name) from None
-
-
-def _groups(transforms: ChainedTransform) -> list[list[AnyTransform]]:
-    """Cut a chain where batched transforms are: each of them stands alone, and the others stay together."""
-    groups: list[list[AnyTransform]] = []
-    for each in transforms:
-        if groups and not each.is_batched and not groups[-1][-1].is_batched:
-            groups[-1].append(each)
-        else:
-            groups.append([each])
-    return groups or [[]]
 
 
 def _no_such_shard(name: str, names: Sequence[str]) -> ConfigError:

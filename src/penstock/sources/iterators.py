@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.blocks.block import PositionAfter
     from penstock.blocks.stage import OpenStage, Position, State
     from penstock.sources.shard_info import FilesVersion
-    from penstock.types import Sample
+    from penstock.types import Int64Array, Sample
 
     # Opens something at a row, and gives its samples from there on, some at a time.
     OpenRows = Callable[[int], Iterator[list[Sample]]]
@@ -275,3 +275,14 @@ def in_chunks(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
         elif took_s > _SLOW_S:
             size = max(size // 2, 1)
         yield chunk
+
+
+def picked_rows(stage: OpenStage, rows: Int64Array) -> Iterator[list[Sample]]:
+    """Yield some rows of a stage that begins at the first of them."""
+    begin, taken = int(rows[0]), 0
+    while taken < len(rows) and len(block := stage.next()):
+        end = taken + int(rows[taken:].searchsorted(begin + len(block)))
+        if end > taken:
+            samples = block.samples()
+            yield [samples[row] for row in (rows[taken:end] - begin).tolist()]
+        begin, taken = begin + len(block), end

@@ -497,3 +497,20 @@ def _unless_plain(value: Any) -> Any:
 
 def _is_empty(value: Any) -> bool:
     return value is None or (hasattr(value, "__len__") and len(value) == 0)
+
+
+def changes_number(transform: AnyTransform) -> bool:
+    """Return whether a transform may make fewer or more samples than it gets."""
+    is_batched = isinstance(transform, BatchTransform) and not transform.keeps_number
+    return transform.is_filter or transform.is_expand or is_batched
+
+
+def grouped(transforms: ChainedTransform) -> list[list[AnyTransform]]:
+    """Cut a chain where batched transforms are: each of them stands alone, and the others stay together."""
+    groups: list[list[AnyTransform]] = []
+    for each in transforms:
+        if groups and not each.is_batched and not groups[-1][-1].is_batched:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return groups or [[]]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from penstock.reading.kept_rows import KeptSource
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.schedule import rows_at_once
 from penstock.reading.source import JoinedSources, ShardRange, fetched_by, mean_sizes
@@ -57,9 +58,9 @@ class ShardNames:
         """The number of each shard, in order."""
         numbers: dict[str, int] = {}
         opened = self.opened
-        for label, (_, _, shards, files) in zip(self._labels, opened.streams, strict=True):
-            for shard in range(shards.num_shards):
-                number = len(numbers)
+        for label, each in zip(self._labels, opened.streams, strict=True):
+            for shard in range(each.shards.num_shards):
+                number, files = len(numbers), each.files
                 plain = opened.source.describe_shard(number) if files is None else files.index.shards[shard].name
                 name, count = f"{label}{plain}", 1
                 while name in numbers:
@@ -115,9 +116,10 @@ class DatasetShardedSource(ShardedSource):
         dataset = self._dataset
         opened = dataset._opened
         versions = [_version_of(opened, stream) for stream in opened.streams]
+        kept = [None if stream.kept is None else stream.kept.digest for stream in opened.streams]
         if dataset._transforms is not None or dataset._is_overridden or not all(versions):
             return None
-        told = repr((versions, dataset._settings.decoding, self.shard_lengths()))
+        told = repr((versions, dataset._settings.decoding, self.shard_lengths(), *filter(None, kept)))
         return f"dataset-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
@@ -128,9 +130,10 @@ class DatasetShardedSource(ShardedSource):
     def as_stream_source(self, columns: tuple[str, ...] | None = None, limit_bytes: int | None = None) -> Source:
         """Return the shards of the dataset, read and fetched ahead as it does itself."""
         fingerprint = self.order_fingerprint
-        if self.fingerprint is None or fingerprint is None or columns is not None:
+        source = self._dataset._opened.source
+        if self.fingerprint is None or fingerprint is None or columns is not None or isinstance(source, KeptSource):
             return super().as_stream_source(columns, limit_bytes)
-        return _StreamOfDataset(self._dataset._opened.source, fingerprint, self.code_digests)
+        return _StreamOfDataset(source, fingerprint, self.code_digests)
 
     def _read_chunks(self, shard_name: str, row: int) -> Iterator[list[Sample]]:
         number = self.shard_number(shard_name)
