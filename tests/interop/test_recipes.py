@@ -64,7 +64,11 @@ def write_whole_tokenizer(folder: Path) -> str:
 def test_the_original_reads_the_pile_as_we_do(peer_python: Path, tmp_path: Path) -> None:
     raw = write_pile(tmp_path / "raw")
     recipes.get("pile").convert(in_root=raw, out_root=tmp_path / "out", workers=1, progress_bar=0)
-    own: dict[str, Any] = {"tokenizer_name": write_whole_tokenizer(tmp_path / "words"), "max_seq_len": 8, "group_method": "truncate"}
+    own: dict[str, Any] = {
+        "tokenizer_name": write_whole_tokenizer(tmp_path / "words"),
+        "max_seq_len": 8,
+        "group_method": "truncate",
+    }
     theirs = read_by_original(peer_python, "StreamingPile", tmp_path / "out/train", tmp_path, **own)
     ours = StreamingPile(local=str(tmp_path / "out/train"), batch_size=1, **own)
     assert len(theirs) == ours.num_samples == 20

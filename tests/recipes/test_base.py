@@ -149,12 +149,10 @@ def test_every_recipe_is_a_program(name: str) -> None:
     assert (module.parse_args, module.main) == (module.recipe.parse_args, module.recipe.main)
 
 
-def test_python_runs_a_recipe(tmp_path: Path) -> None:
+def test_python_runs_a_recipe_and_shows_one_line_of_what_is_wrong(tmp_path: Path) -> None:
     raw = write_lines(tmp_path / "raw/val.jsonl", [{"text": "a", "meta": {"pile_set_name": "ArXiv"}}]).parent
     roots = ["--in_root", str(raw), "--out_root", str(tmp_path / "out")]
     command = [sys.executable, "-m", "penstock.recipes.text.pile", *roots]
-    done = subprocess.run([*command, "--splits", "val"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("1 sample in")
     failed = subprocess.run([*command, "--splits", "test"], capture_output=True, text=True, check=False)
     assert failed.returncode == 1
     assert failed.stderr.startswith("python -m penstock.recipes.text.pile: ")

@@ -127,6 +127,11 @@ class Reader(Shard, Array):
         self._allow_unsafe_types = False
         self._opened: ShardReader | None = None
 
+    @classmethod
+    def from_json(cls, dirname: str, split: str | None, obj: dict[str, Any]) -> Reader:
+        """Read the shard that an entry of an index describes, in whatever format it is."""
+        return reader_from_json(dirname, split, obj)
+
     def validate(self, allow_unsafe_types: bool) -> None:
         """Refuse a shard that cannot be read; one with `pkl` columns is read only after it was allowed here."""
         check_layouts(self._index, ReadOptions(allow_unsafe_types=allow_unsafe_types), self.dirname)
@@ -150,6 +155,11 @@ def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> Re
     """Read the shard that an entry of an index describes, `json.load(file)["shards"][0]` for example."""
     document = json.dumps({"version": obj.get("version"), "shards": [obj]})
     return Reader(dirname, split, parse_index(document.encode(), str(Path(dirname) / (split or "") / INDEX_NAME)))
+
+
+def get_import_exception_message(package_name: str, extra_deps: str) -> str:
+    """Return what to do if a library is missing."""
+    return f"{package_name} is missing: pip install 'penstock[{extra_deps}]', or the library itself"
 
 
 class TypedRegistry:

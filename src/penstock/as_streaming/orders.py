@@ -47,6 +47,7 @@ get_shuffle_py1br = partial(get_shuffle, "py1br")
 get_shuffle_py1e = partial(get_shuffle, "py1e")
 get_shuffle_py1s = partial(get_shuffle, "py1s")
 get_shuffle_py2s = partial(get_shuffle, "py2s")
+shuffles = {name: partial(get_shuffle, name) for name in ("py1b", "py1br", "py1e", "py1s", "py2s", "naive")}
 
 
 def get_partitions(
@@ -70,6 +71,7 @@ def get_partitions(
 
 get_partitions_orig = partial(get_partitions, "orig")
 get_partitions_relaxed = partial(get_partitions, "relaxed")
+partitions = {"orig": get_partitions_orig, "relaxed": get_partitions_relaxed}
 
 
 def get_sampling(
