@@ -24,7 +24,7 @@ def launch(ranks: int, *command: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*run, *map(str, command)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": f"{ROOT}:{ROOT}/src"},
         capture_output=True,
         text=True,
         check=False,

@@ -78,3 +78,18 @@ def test_what_is_no_data_of_ours_is_refused() -> None:
     trainer.train_dataset, trainer.args, trainer._train_batch_size = [1, 2], None, 8  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="train_dataset is a list: pass a StreamingDataset"):
         trainer.get_train_dataloader()
+
+
+def test_lightning_is_told_the_batches_of_the_whole_epoch(tmp_path: Path) -> None:
+    """It counts those before a resume itself, and would end the epoch too soon."""
+    asker: dict[str, Any] = {"__name__": "lightning.fabric.utilities.data"}
+    exec("def sized_len(loader): return len(loader)", asker)
+    folder = write_samples(tmp_path, 203)
+    for drop_last, length in ((False, 26), (True, 25)):
+        begun = open_loader(folder, drop_last=drop_last)
+        next(iter(begun))
+        resumed = open_loader(folder, drop_last=drop_last)
+        assert asker["sized_len"](resumed) == length
+        resumed.load_state_dict(begun.state_dict())
+        assert asker["sized_len"](resumed) == length
+    assert asker["sized_len"](StreamingDataLoader([1, 2, 3])) == 3

@@ -154,7 +154,7 @@ def live_many(seeds: range) -> None:
 
 
 def test_histories_of_appends_and_kills() -> None:
-    live_many(range(40))
+    live_many(range(30))
 
 
 @pytest.mark.soak

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import warnings
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock.counters import Stats
@@ -16,12 +17,13 @@ from penstock.extras import require
 from penstock.loaders.counting import DeliveredBatches, LoopClock, warn_of_no_batch
 from penstock.loaders.threads import prefetch_adaptively
 from penstock.loaders.waiting import WaitingWatch, explain_waiting
+from penstock.order.cursor import Cursor
 from penstock.processes import num_processors
 from penstock.sources.base import ShardedSource
 from penstock.units import checks_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
     from torch.utils.data import DataLoader
@@ -31,6 +33,18 @@ if TYPE_CHECKING:
 else:
     torch = require("torch", extra="torch", purpose="StreamingDataLoader")
     from torch.utils.data import DataLoader
+
+
+def _whole_for_lightning(length: Callable[[StreamingDataLoader], int]) -> Callable[[StreamingDataLoader], int]:
+    """Count the batches of the whole epoch if Lightning asks: it counts those before a resume, too."""
+
+    @wraps(length)
+    def count(loader: StreamingDataLoader) -> int:
+        asker = sys._getframe(1).f_globals.get("__name__", "")
+        is_lightning = loader._is_streaming and asker.startswith(("lightning", "pytorch_lightning"))
+        return loader._batches_of_epoch() if is_lightning else length(loader)
+
+    return count
 
 
 class StreamingDataLoader(DataLoader[Any]):
@@ -134,9 +148,19 @@ class StreamingDataLoader(DataLoader[Any]):
             batches = self._columns(begun) if self._columnar else super().__iter__()
         return self._clock.time(self._delivered.count(begun, batches))
 
+    @_whole_for_lightning
     def __len__(self) -> int:
         """Count the batches of an epoch."""
         return self._delivered.num_batches() if self._is_streaming else super().__len__()
+
+    def _batches_of_epoch(self) -> int:
+        """Count the batches of the epoch of the next pass, also those that came before a state that it goes on from."""
+        run = self._streaming.run
+        passes = run.passes.read()
+        now = run.now(passes)
+        at = Cursor(now.start(passes).epoch)
+        count = now.num_batches(at)
+        return count - (self._drops_last and now.num_samples(at, count) < count * now.batch_size)
 
     @property
     def num_samples_yielded(self) -> int:
