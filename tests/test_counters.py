@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.counters import Counters
+from penstock import counters as module
+from penstock.counters import Counters, SharedFile
 from tests.streaming import private_places
 
 if TYPE_CHECKING:
@@ -126,3 +127,16 @@ def test_the_file_lies_in_the_runtime_folder_without_a_name(places: Path) -> Non
     mapped = [line.split()[-2:] for line in Path("/proc/self/maps").read_text().splitlines() if str(places) in line]
     assert {name for _, name in mapped} == {"(deleted)"}
     assert len({path for path, _ in mapped}) == 1
+
+
+def test_a_file_is_closed_also_when_modules_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its end, the interpreter sets what modules hold to None, while objects may still be there."""
+    file = SharedFile(lambda: False, is_copied=False)
+    descriptor = file.descriptor
+    with monkeypatch.context() as patch:
+        for name in ("os", "_NONE"):
+            patch.setattr(module, name, None)
+        file.__del__()
+    file._descriptor = -1
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

@@ -36,10 +36,11 @@ def main() -> None:
         loader.load_state_dict(saved["state"])
     say("begun")
     batches: list[list[int]] = saved["batches"]
-    while len(batches) < settings["epochs"] * len(loader):
+    num_batches = saved.get("num_batches", len(loader))  # of an epoch; after a resume, it is what will come
+    while len(batches) < settings["epochs"] * num_batches:
         for batch in loader:
             batches.append(numbers_of(batch))
-            save(out, {"state": loader.state_dict(), "batches": batches})
+            save(out, {"state": loader.state_dict(), "batches": batches, "num_batches": num_batches})
             say(f"batch {len(batches)}")
             time.sleep(settings["step_s"])
             if settings["stop_at"] == len(batches):

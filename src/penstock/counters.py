@@ -106,9 +106,9 @@ class SharedFile:
         self.is_new = False
         self.after_fork_in_child()
 
-    def __del__(self) -> None:
-        if getattr(self, "_descriptor", _NONE) != _NONE:
-            os.close(self._descriptor)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter ends
+        if getattr(self, "_descriptor", -1) != -1:
+            close(self._descriptor)
 
 
 def _open_nameless() -> int:

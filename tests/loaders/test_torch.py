@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -229,6 +231,51 @@ def test_a_state_waits_for_its_epoch_or_gives_way_to_another(folder: Path, epoch
     loader.set_epoch(0)
     assert batch_ids(loader) == epochs[0]
     assert batch_ids(loader) == epochs[1]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_length_is_that_of_the_pass_under_way_or_of_the_next(folder: Path, drop_last: bool) -> None:
+    loader = StreamingDataLoader(open_dataset(folder), drop_last=drop_last)
+    whole = len(loader)
+    batches = iter(loader)
+    next(batches)
+    assert len(loader) == whole  # progress bars ask at any time
+    state = loader.state_dict()
+    resumed = StreamingDataLoader(open_dataset(folder), drop_last=drop_last)
+    resumed.load_state_dict(state)
+    assert len(resumed) == whole - 1
+    assert [len(resumed) for _ in resumed] == [whole - 1] * (whole - 1)
+    assert len(resumed) == whole
+    resumed.load_state_dict(state)
+    resumed.set_epoch(1)
+    assert len(resumed) == whole
+
+
+LEFT_OPEN = """
+import sys
+from penstock import AsyncDataLoader, MemoryShardedSource, StreamingDataLoader, StreamingDataset
+
+def dataset():
+    return StreamingDataset(local=sys.argv[1], batch_size=4)
+
+source = MemoryShardedSource([{"x": n} for n in range(1000)], num_shards=3)
+kept = [
+    iter(dataset()),
+    iter(StreamingDataLoader(dataset(), num_workers=2)),
+    iter(StreamingDataLoader(dataset(), columnar=True, num_workers=2)),
+    iter(AsyncDataLoader(dataset())),
+    iter(AsyncDataLoader(source.map(dict, num_workers=2), shuffle_buffer_size=10)),
+    iter(source.filter(len)),
+]
+for each in kept:
+    next(each)
+sys.kept = kept  # for as long as there is anything
+"""
+
+
+def test_passes_that_are_open_when_the_interpreter_ends_are_silent(folder: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", LEFT_OPEN, folder], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_settings_that_contradict(folder: Path) -> None:

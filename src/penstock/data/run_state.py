@@ -196,9 +196,11 @@ class RunState:
         now = self.now()
         return now.num_samples(Cursor(), now.num_batches(Cursor()))
 
-    def num_batches(self, epoch: int, *, drop_last: bool) -> int:
-        """Count the batches that this rank gets in an epoch."""
-        now, at = self.now(), Cursor(epoch, 0)
+    def num_batches(self, begun: Cursor | None, *, drop_last: bool) -> int:
+        """Count the batches that this rank gets in a pass that began somewhere, or else in the next one."""
+        passes = self.passes.read()
+        now = self.now(passes)
+        at = now.start(passes) if begun is None else begun
         num_batches = now.num_batches(at)
         if drop_last and now.num_samples(at, num_batches) < num_batches * now.batch_size:
             return num_batches - 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import time
+import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.counters import LoopStats
@@ -19,6 +22,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _END = object()
+_open: weakref.WeakSet[Generator[Any]] = weakref.WeakSet()  # passes that may be under way
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close passes that were left open, while all that they close is still there."""
+    for batches in list(_open):
+        with suppress(ValueError):  # a thread is in it
+            batches.close()
 
 
 class _RunningDataset(Protocol):
@@ -66,8 +78,10 @@ class DeliveredBatches:
         self._is_over = self._is_over or self._begun is begun
 
     def num_batches(self) -> int:
-        """Count the batches of an epoch."""
-        return self._dataset.run.num_batches(0, drop_last=self._drops_last)
+        """Count the batches of the pass that is under way or comes next, from where it begins."""
+        run = self._dataset.run
+        begun = None if self._is_over or run.passes.read().is_between_passes else self._begun
+        return run.num_batches(None if begun is None else begun.at, drop_last=self._drops_last)
 
     def num_samples(self) -> int:
         """Count the samples of the batches that were delivered in this pass."""
@@ -107,7 +121,12 @@ class LoopClock:
         self._starting_s = self._waiting_s = self._training_s = 0.0
 
     def time(self, batches: Iterator[T]) -> Generator[T]:
-        """Yield the batches of a pass; an interrupt that comes while one is waited for says so."""
+        """Return the batches of a pass; an interrupt that comes while one is waited for says so."""
+        timed = self._time(batches)
+        _open.add(timed)
+        return timed
+
+    def _time(self, batches: Iterator[T]) -> Generator[T]:
         gave: float | None = None
         while True:
             asked = time.perf_counter()

@@ -150,7 +150,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @_whole_for_lightning
     def __len__(self) -> int:
-        """Count the batches of an epoch."""
+        """Count the batches of a pass: of that under way, or of the next, which may go on from a state."""
         return self._delivered.num_batches() if self._is_streaming else super().__len__()
 
     def _batches_of_epoch(self) -> int:

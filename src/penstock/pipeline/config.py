@@ -206,6 +206,7 @@ class LoadStageConfig(Settings):
     drop_last: bool = True
     prefetch_to_device: bool = False
     shuffle: bool = False  # globally, instead of by a buffer
+    uneven: Literal["drop", "pad", "allow"] = "drop"  # what ranks do with samples that they cannot share equally
 
     def _check(self) -> None:
         if self.shuffle and self.shuffle_buffer_size is not None:
