@@ -193,6 +193,15 @@ def test_chains_give_every_sample_once(seed: int) -> None:
     check_chain(seed)
 
 
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore:.*rows are read again")
+@pytest.mark.parametrize("first", range(1000, 1100, 10))
+def test_a_hundred_chains_in_three_worlds(first: int) -> None:
+    for seed in range(first, first + 10):
+        for num_worlds in range(3):
+            check_chain(3 * seed + num_worlds)
+
+
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store of the job, which the ranks of this process share."""
