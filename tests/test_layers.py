@@ -285,7 +285,7 @@ def test_small_modules_with_one_user_lie_in_it() -> None:
 
 
 def test_the_design_stays_short() -> None:
-    assert (TESTS.parent / "docs" / "design.md").read_text().count("\n") <= 250
+    assert (TESTS.parent / "docs" / "design.md").read_text().count("\n") <= 270
 
 
 def test_words_name_what_acts() -> None:

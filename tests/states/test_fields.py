@@ -1,4 +1,4 @@
-"""Fields of states that are younger than the first states: each has a line in docs/design.md, and no line is left over."""
+"""Fields that are younger than the first states: each has a line in docs/design.md, and no line is left over."""
 
 from __future__ import annotations
 
