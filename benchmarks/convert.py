@@ -83,7 +83,7 @@ def runs_of(what: str, scratch: Path, num_rows: int) -> dict[str, Run]:
         return {name: Run("engines", "run", {**ours, "engine": name}, True, module) for name in names}
     runs = {f"{n} workers": Run("penstock", "run", {**ours, "workers": n}, True, module) for n in (1, 2)}
     if what == "texts":
-        runs["mosaic"] = Run("mosaic", "run", {"num_rows": num_rows // 4}, True, "mosaic_convert")
+        runs["mosaic"] = Run("mosaic", "run", {"inputs": inputs, "num_rows": num_rows // 4}, True, "mosaic_convert")
     return runs
 
 

@@ -50,6 +50,7 @@ def start(engine: str, workers: int) -> None:
     if engine == "ray":
         import ray
 
+        os.environ.update(RAY_worker_niceness="0")  # as the others: by default, its workers give way to all else
         ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False)
         return
     import sys
