@@ -22,7 +22,8 @@ from penstock import (
 )
 from penstock.errors import TransformError
 from penstock.formats.columnar.parquet import cut_groups
-from penstock.sources.cutting import Cut, CutSource, find_cuts, plan_cuts
+from penstock.sources.cutting import CutSource, find_cuts, plan_cuts
+from penstock.sources.shard_info import Cut
 
 if TYPE_CHECKING:
     from pathlib import Path

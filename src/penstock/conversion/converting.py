@@ -17,8 +17,9 @@ from penstock.cache.proxied import open_proxied
 from penstock.conversion.inputs import FunctionsSource, Replayed, as_table
 from penstock.conversion.plan import TaskProgress, engine_of, plan_conversion
 from penstock.conversion.ray import RayRows
-from penstock.errors import ConfigError, EmptyDatasetError, NoReadableFilesError, ObjectNotFoundError
+from penstock.errors import CacheError, ConfigError, EmptyDatasetError, NoReadableFilesError, ObjectNotFoundError
 from penstock.index.paths import INDEX_NAME
+from penstock.publish.dataset_writer import MANIFEST_NAME
 from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.files.of_any_type import open_files
 from penstock.units import checks_call
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.conversion.plan import ConvertReport
     from penstock.publish.dataset_writer import SaveFormat
     from penstock.publish.engines import Engine, EngineName
+    from penstock.publish.materialise import PartsTarget
     from penstock.sources.transforms import AnySourceTransform
 
 
@@ -119,7 +121,8 @@ def convert(
     """
     began = time.monotonic()
     source = source_of(inputs, options.pop("input_format", None), options.get("storage_options"))
-    work = plan_conversion(source, os.fspath(out), overwrite=overwrite, shows_samples=dry_run, **options)  # type: ignore[misc]
+    hows: dict[str, Any] = {"overwrite": overwrite, "shows_samples": dry_run, "open_parts": _open_parts}
+    work = plan_conversion(source, os.fspath(out), **hows, **options)  # type: ignore[misc]
     if dry_run:
         return work.report(samples=work.first_samples)
     if work.first_pass is not None and (task is not None or finish):
@@ -147,6 +150,21 @@ def _check_rows(report: ConvertReport) -> None:
             f": all {report.num_rejected:,} rows were left out, see {report.rejected[0]}" if report.rejected else ""
         )
         raise EmptyDatasetError(f"there is no sample in {report.out}{left_out}", path=report.out)
+
+
+def _open_parts(target: PartsTarget) -> tuple[Any, Sequence[int]]:
+    """Open a dataset that was written in parts, by row; return it with the rows of each part."""
+    manifest = target.read(MANIFEST_NAME)
+    if manifest is None:
+        raise CacheError(f"the sorted rows in {target.shown} were removed: convert again")
+    if target.folder is not None:
+        from penstock.data.local import LocalDataset  # workers that do not shuffle start sooner
+
+        return LocalDataset(target.folder), manifest["rows_of_parts"]
+    from penstock.data.dataset import StreamingDataset  # it loads torch, if that is installed
+
+    options = target.settings.storage_options
+    return StreamingDataset(remote=target.url, shuffle=False, storage_options=options), manifest["rows_of_parts"]
 
 
 def source_of(

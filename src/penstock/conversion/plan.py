@@ -18,7 +18,7 @@ import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.conversion.inputs import FunctionsSource
 from penstock.conversion.rows import FitsColumns, Piece, TaskRows, as_chain
@@ -32,10 +32,11 @@ from penstock.publish.materialise import PLAN_LOCK, PLAN_NAME, PartDone, PartsTa
 from penstock.publish.mds_files import infer_columns
 from penstock.publish.sizes import PROBE_ROWS
 from penstock.sources.base import TransformedShardedSource
-from penstock.sources.cutting import Cut, find_cuts, plan_cuts, share_of
+from penstock.sources.cutting import find_cuts, plan_cuts, share_of
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.found import fingerprint_of
 from penstock.sources.files.hub import HuggingFaceShardedSource
+from penstock.sources.shard_info import Cut
 from penstock.sources.split_rule import split_rule
 from penstock.status_line import StatusLine, progress_line
 from penstock.storage.url_names import join_url
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from penstock.sources.shard_info import ShardInfo
     from penstock.sources.transforms import AnySourceTransform, AnyTransform
     from penstock.types import Sample
+
+    OpenParts: TypeAlias = Callable[[PartsTarget], tuple[Any, Sequence[int]]]
 
 _SHARDS_OF_TASK = 8
 _ENOUGH_TASKS = 64  # for workers to share
@@ -233,8 +236,12 @@ def plan_conversion(
     storage_options: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     shows_samples: bool = False,
+    open_parts: OpenParts | None = None,
 ) -> Conversion:
-    """Cut a source into tasks, and learn the columns; nothing is written."""
+    """Cut a source into tasks, and learn the columns; nothing is written.
+
+    `open_parts` opens what the first pass of a shuffle has written, by row, and tells the rows of each part.
+    """
     settings = SaveSettings(format, size_limit, None, compression, hashes=hashes, storage_options=storage_options)
     _check(format, on_error, shuffle=shuffle)
     rule = None if splits is None else split_rule(splits, split_by, seed)
@@ -267,7 +274,7 @@ def plan_conversion(
     before = None
     if shuffle:
         before = _first_pass(join_url(out, SHUFFLE_FOLDER), tasks, settings, seed)
-        tasks, settings = _second_pass(before, num_sorted), replace(settings, drops_extra=True)
+        tasks, settings = _second_pass(before, num_sorted, open_parts), replace(settings, drops_extra=True)
     outputs = {
         name: ConvertTarget(join_url(out, name) if name else out, settings, {}, tasks.task_names)
         for name in (("",) if rule is None else rule.names)
@@ -304,10 +311,12 @@ def _first_pass(url: str, tasks: ConvertTasks, settings: SaveSettings, seed: int
     return Conversion(PartsTarget(url, settings), {}, tasks, {"": target}, columns, ())
 
 
-def _second_pass(before: Conversion, num_tasks: int) -> ConvertTasks:
+def _second_pass(before: Conversion, num_tasks: int, open_parts: OpenParts | None) -> ConvertTasks:
     """Plan the tasks that each join some keys of all that the first pass writes."""
     tasks = before.tasks
-    source = SortedParts(before.outputs[""], before.num_tasks, num_tasks, _digest("".join(tasks.task_names)))
+    if open_parts is None:
+        raise ConfigError("shuffle=True is for penstock.convert: write the rows first, and convert these")
+    source = SortedParts(partial(open_parts, before.outputs[""]), num_tasks, _digest("".join(tasks.task_names)))
     cuts = [Cut(number, number + 1) for number in range(num_tasks)]
     splits = None if tasks.splits is None else StoredSplit(tasks.splits.names)
     return ConvertTasks(source, cuts, _keys_of(source, cuts), (), splits)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from functools import cached_property
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,10 +19,9 @@ from penstock.order.keys import draw
 from penstock.sources.base import ShardedSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.conversion.rows import SplitPlaces, TaskRows
-    from penstock.publish.materialise import PartsTarget
     from penstock.types import Sample
 
 KEY = "_shuffle_key"  # its low bits are the split
@@ -92,11 +92,16 @@ class SortedParts(ShardedSource):
 
     makes_new_samples = True
 
-    def __init__(self, target: PartsTarget, num_parts: int, num_shards: int, fingerprint: str) -> None:
-        from penstock.pipeline.caching import CachedShardedSource  # workers that do not shuffle start sooner
+    def __init__(self, open_parts: Callable[[], tuple[Any, Sequence[int]]], num_shards: int, fingerprint: str) -> None:
+        self._open_parts, self._num_shards, self._fingerprint = open_parts, num_shards, fingerprint
 
-        self._parts = CachedShardedSource(target, num_parts, fingerprint)
-        self._num_shards, self._fingerprint = num_shards, fingerprint
+    @cached_property
+    def _parts(self) -> tuple[Any, Sequence[int]]:
+        """All rows that were written, by number, and how many of them each part has."""
+        return self._open_parts()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_parts"}
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -113,13 +118,15 @@ class SortedParts(ShardedSource):
         number = self.shard_number(shard_name)
         low, high = ((each << 64) // self._num_shards for each in (number, number + 1))
         found: list[Sample] = []
-        for name, length in zip(self._parts.shard_names, self._parts.shard_lengths(), strict=True):
-            begin, end = (self._find(name, length, key) for key in (low, high))
+        rows, lengths = self._parts
+        for part in pairwise([0, *accumulate(lengths)]):
+            begin, end = (self._find(range(*part), key) for key in (low, high))
             for first in range(begin, end, _ROWS_AT_ONCE):
-                found += self._parts.read_rows(name, range(first, min(first + _ROWS_AT_ONCE, end)))
+                found += rows[first : min(first + _ROWS_AT_ONCE, end)]
         found.sort(key=lambda sample: int(sample[KEY]))
         yield from found[row:]
 
-    def _find(self, name: str, length: int, key: int) -> int:
+    def _find(self, part: range, key: int) -> int:
         """Find the first row of a part that has at least a key."""
-        return bisect_left(range(length), key, key=lambda row: int(self._parts.read_rows(name, [row])[0][KEY]))
+        rows, _ = self._parts
+        return part.start + bisect_left(part, key, key=lambda row: int(rows[row][KEY]))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.publish.materialise import Tasks
     from penstock.publish.samples import Samples
     from penstock.sources.base import ShardedSource
-    from penstock.sources.cutting import Cut
+    from penstock.sources.shard_info import Cut
     from penstock.sources.transforms import AnyTransform
 
 VERSION = 1

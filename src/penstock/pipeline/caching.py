@@ -32,11 +32,11 @@ from penstock.publish.sizes import PROBE_ROWS
 from penstock.sources.base import ShardedSource, TransformedShardedSource
 from penstock.sources.code_digest import why_none, with_code
 from penstock.sources.composite import LimitedShardedSource
-from penstock.sources.cutting import Cut, CutSource, find_cuts, plan_cuts
+from penstock.sources.cutting import CutSource, find_cuts, plan_cuts
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.hub import HuggingFaceShardedSource
 from penstock.sources.iterators import RowStage
-from penstock.sources.shard_info import ShardInfo
+from penstock.sources.shard_info import Cut, ShardInfo
 from penstock.sources.shuffling import size_of
 from penstock.sources.tokens.source import TokenizeTransform
 from penstock.sources.transforms import ChainedTransform

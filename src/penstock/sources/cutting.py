@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.blocks.block import Block
 from penstock.blocks.stage import open_at_row
 from penstock.sources.base import ShardedSource, TransformedShardedSource
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.hub import HuggingFaceShardedSource
+from penstock.sources.shard_info import Cut
 from penstock.sources.tokens.source import TokenizedShardedSource, TokenizeTransform
 from penstock.sources.transforms import ChainedTransform
 
@@ -27,27 +28,6 @@ if TYPE_CHECKING:
 _BYTES_OF_ROW = 1024  # where only rows are known
 # Pieces of shards are for several processes to share the work. Where there are so many parts anyway, none is cut.
 _ENOUGH_PARTS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Some shards of a source, from one number to before another; or the rows of a single one between two positions."""
-
-    first: int
-    end: int
-    begin: State | None = None  # of a piece: where it begins, as an iterator over the stored shard says it
-    end_row: int | None = None  # and before which row it ends; None: where the shard does
-
-    def to_list(self) -> list[Any]:
-        """Return it as plain values, from which `Cut(*values)` makes it again."""
-        return list(astuple(self)) if self.begin is not None else [self.first, self.end]
-
-    @property
-    def name(self) -> str:
-        """Return which samples these are, in a word."""
-        if self.begin is None:
-            return f"shards-{self.first}-{self.end - self.first}"
-        return f"shard-{self.first}-rows-{self.begin['row']}-{self.end_row}"
 
 
 def plan_cuts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -132,3 +132,24 @@ class FileStage:
 
 def _in_file(after: PositionAfter, end: State, num_rows: int, mark: State, given: int) -> State:
     return {**(end if given == num_rows else after(given)), **mark}
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Some shards of a source, from one number to before another; or the rows of a single one between two positions."""
+
+    first: int
+    end: int
+    begin: State | None = None  # of a piece: where it begins, as an iterator over the stored shard says it
+    end_row: int | None = None  # and before which row it ends; None: where the shard does
+
+    def to_list(self) -> list[Any]:
+        """Return it as plain values, from which `Cut(*values)` makes it again."""
+        return list(astuple(self)) if self.begin is not None else [self.first, self.end]
+
+    @property
+    def name(self) -> str:
+        """Return which samples these are, in a word."""
+        if self.begin is None:
+            return f"shards-{self.first}-{self.end - self.first}"
+        return f"shard-{self.first}-rows-{self.begin['row']}-{self.end_row}"
