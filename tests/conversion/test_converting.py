@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock import MapBatchTransform, StreamingDataset
+from penstock import LocalDataset, MapBatchTransform, MemoryShardedSource, StreamingDataset
 from penstock.conversion.converting import convert
 from penstock.errors import (
     ConfigError,
@@ -436,3 +436,13 @@ def test_a_sample_that_cannot_be_written_is_named_by_its_row(tmp_path: Path) -> 
     with pytest.raises(TransformError, match=r"row 70 of .*rows\.jsonl cannot be converted: column 'n' is missing"):
         converted(path, tmp_path / "out", columns={"id": "int", "n": "int"})
     assert not (tmp_path / "out/index.json").exists()
+
+
+@pytest.mark.parametrize("make", [list, iter, MemoryShardedSource], ids=["list", "iterator", "source"])
+def test_rows_that_nothing_tells_from_others_do_not_go_on(tmp_path: Path, make: Any) -> None:
+    rows = [{"id": number} for number in range(8)]
+    penstock.convert(make(rows[:5]), tmp_path / "out", workers=1)
+    with pytest.raises(OutputExistsError, match="nothing tells whether its rows are these.*overwrite=True"):
+        penstock.convert(make(rows), tmp_path / "out", workers=1)
+    report = penstock.convert(make(rows), tmp_path / "out", workers=1, overwrite=True)
+    assert report.num_rows == len(LocalDataset(tmp_path / "out")) == 8

@@ -128,7 +128,7 @@ def convert(
     if work.first_pass is not None and (task is not None or finish):
         raise ConfigError("shuffle=True has two passes, which a job array cannot tell apart: use an engine")
     runner = engine_of(engine, workers, work)
-    num_found = work.begin(resume=resume, overwrite=overwrite)
+    num_found = work.begin(resume=resume, overwrite=overwrite, is_array=task is not None or finish)
     line = TaskProgress(work.num_tasks, is_shown=progress)
     with closing(line):
         if finish:

@@ -137,8 +137,12 @@ class Conversion:
         """A function that makes a task by its number, for engines that have the rows."""
         return partial(self.target.make, self.tasks, waits=True)
 
-    def begin(self, *, resume: bool, overwrite: bool) -> int:
-        """Refuse a place where something else lies, write down what is made there, and count the tasks done."""
+    def begin(self, *, resume: bool, overwrite: bool, is_array: bool = False) -> int:
+        """Refuse a place where something else lies, write down what is made there, and count the tasks done.
+
+        The jobs of an array have the same rows; otherwise rows without a fingerprint may be others than before.
+        """
+        is_known = is_array or (self.first_pass or self).tasks.source.fingerprint is not None
         with self.root.hold(PLAN_LOCK, waits=True):
             found = self.root.read(PLAN_NAME)
             if found is None and (names := self.root.names()):
@@ -149,10 +153,10 @@ class Conversion:
                 for output in self.outputs.values():
                     output.remove()
                 self.root.remove()
-            elif found is not None and not resume:
+            elif found is not None and not (resume and is_known):
+                how = "go on with resume=True, or" if is_known else "nothing tells whether its rows are these, so"
                 raise OutputExistsError(
-                    f"{self.root.shown} has a conversion already: go on with resume=True, or replace it with"
-                    " overwrite=True",
+                    f"{self.root.shown} has a conversion already: {how} replace it with overwrite=True",
                     path=self.root.shown,
                 )
             elif found is not None:
