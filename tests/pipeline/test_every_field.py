@@ -102,6 +102,7 @@ TESTS = {
         "max_shard_size": SETTINGS,
         "part_size": f"{CACHING}:test_a_manifest_says_what_is_cached",
         "wait": f"{HERE}:test_a_cache_is_waited_for_or_not",
+        "engine": f"{CACHING}:test_any_number_of_processes_of_any_engine_make_the_same_files",
     },
     "MixStageConfig": {
         "weights": MIXING,
@@ -130,6 +131,7 @@ TESTS = {
         "drop_last": f"{PIPELINE}:test_several_datasets_without_a_mix_all_come",
         "prefetch_to_device": f"{PIPELINE}:test_batches_for_jax",
         "shuffle": f"{HERE}:test_the_global_shuffle",
+        "uneven": f"{HERE}:test_ranks_share_samples_as_settings_say",
     },
     "SaveStageConfig": {
         "enabled": SAVING,
@@ -399,11 +401,26 @@ def test_the_global_shuffle(data: Path) -> None:
 @pytest.mark.parametrize(("is_on", "workers"), [(True, 1), (True, 3), (False, 3)])
 def test_the_loader_follows_its_settings(data: Path, is_on: bool, workers: int) -> None:
     load = {"batch_size": 7, "prefetch_enabled": is_on, "prefetch_workers": workers}
+    before = set(threading.enumerate())
     batches = iter(Pipeline.from_config(settings(data)).source().load(load))
     assert len(next(batches)["id"]) == 7
-    names = [thread.name for thread in threading.enumerate()]
-    assert names.count("penstock-prefetch") == (workers if is_on else 0)
+    names = [thread.name for thread in set(threading.enumerate()) - before]
+    assert names.count("penstock-prefetch") in (range(1, workers + 1) if is_on else [0])  # as they are needed
     batches.close()  # type: ignore[attr-defined]
+
+
+def test_ranks_share_samples_as_settings_say(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "7")
+    lengths = {}
+    for uneven in ("drop", "pad", "allow"):
+        counts = []
+        for rank in range(7):
+            monkeypatch.setenv("RANK", str(rank))
+            config = settings(data)
+            config["datasets"] = config["datasets"][:1]  # 300 samples
+            counts.append(len(ids(Pipeline.from_config(config).source().load({"batch_size": 1, "uneven": uneven}))))
+        lengths[uneven] = sorted(set(counts)), sum(counts)
+    assert lengths == {"drop": ([42], 294), "pad": ([43], 301), "allow": ([42, 43], 300)}
 
 
 def test_batches_are_made_ahead(data: Path) -> None:

@@ -286,14 +286,14 @@ PATHS = [
         lambda: StreamingDataset(remote="data/train", local="afile"),
         "is a file",
         "afile",
-        "pass another local=",
+        "choose another folder with local=",
     ),
     _m(
         "local= below a file",
         lambda: StreamingDataset(remote="data/train", local="afile/x"),
         "cannot be the folder",
         "afile/x",
-        "pass another local=",
+        "choose another folder with local=",
     ),
     _m(
         "an unknown scheme",

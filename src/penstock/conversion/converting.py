@@ -139,13 +139,12 @@ def convert(
             for number in range(task[0], work.num_tasks, task[1]):
                 line.note(work.target.make(work.tasks, number, waits=True))
     report = work.report(is_whole=task is None, elapsed_s=time.monotonic() - began, num_found=num_found)
-    if report.is_whole:
-        _check_rows(report)
+    _check_rows(report)
     return report
 
 
 def _check_rows(report: ConvertReport) -> None:
-    if not report.num_rows:
+    if report.is_whole and not report.num_rows:
         left_out = (
             f": all {report.num_rejected:,} rows were left out, see {report.rejected[0]}" if report.rejected else ""
         )

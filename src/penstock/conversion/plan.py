@@ -240,12 +240,9 @@ def plan_conversion(
     storage_options: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     shows_samples: bool = False,
-    open_parts: OpenParts | None = None,
+    open_parts: OpenParts | None = None,  # by row, with the number of rows of each part
 ) -> Conversion:
-    """Cut a source into tasks, and learn the columns; nothing is written.
-
-    `open_parts` opens what the first pass of a shuffle has written, by row, and tells the rows of each part.
-    """
+    """Cut a source into tasks, and learn the columns; nothing is written. `open_parts` opens what a shuffle sorted."""
     settings = SaveSettings(format, size_limit, None, compression, hashes=hashes, storage_options=storage_options)
     _check(format, on_error, shuffle=shuffle)
     rule = None if splits is None else split_rule(splits, split_by, seed)
@@ -257,8 +254,7 @@ def plan_conversion(
     learns = num_bytes is None or format != "mds" or not (columns or known.get("columns")) or shows_samples or shuffle
     first, swell, made = _look(source, chain, infos, skips=on_error == "skip") if learns else ([], 1.0, 0.0)
     part_bytes = max(1, parse_bytes(shuffle_memory) // _PARTS_OF_MEMORY) if shuffle else sys.maxsize
-    if num_bytes is None:
-        num_bytes = _task_size(settings.max_bytes, part_bytes, swell, made)
+    num_bytes = num_bytes or _task_size(settings.max_bytes, part_bytes, swell, made)
     cuts = plan_cuts(infos, num_bytes, partial(find_cuts, source), most_parts=None)
     num_sorted = known.get("shuffle") or max(math.ceil(made / part_bytes), min(_ENOUGH_TASKS, len(cuts)))
     options: dict[str, Any] = {
@@ -270,8 +266,8 @@ def plan_conversion(
         "shuffle": num_sorted if shuffle else None,
         "seed": seed if shuffle else None,
     }
-    known = {"columns": getattr(source, "columns", None) if format == "mds" else None, **known}
-    settings, told = _with_columns(settings, columns, known, first)
+    found = getattr(source, "columns", None) if format == "mds" else None
+    settings, told = _with_columns(settings, columns, {"columns": found, **known}, first)
     if on_error == "skip":
         chain = (*chain, FitsColumns(settings.columns, settings.schema, drops_extra=settings.drops_extra))
     tasks = ConvertTasks(source, cuts, _keys_of(source, cuts), chain, rule, root if on_error == "skip" else None)

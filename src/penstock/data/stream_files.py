@@ -183,9 +183,13 @@ def _check_can_be_made(directory: Path) -> None:
     """Refuse a folder for copies that cannot be made, or is none."""
     there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not there.is_dir():
-        raise ConfigError(f"{directory} cannot be the folder for copies, for {there} is a file: pass another local=")
+        raise ConfigError(
+            f"{directory} cannot be the folder for copies, for {there} is a file: choose another folder with local="
+        )
     if not os.access(there, os.W_OK | os.X_OK):
-        raise AccessDeniedError(f"{directory}: no permission to write in {there}: pass another local=", path=str(there))
+        raise AccessDeniedError(
+            f"{directory}: no permission to write in {there}: choose another folder with local=", path=str(there)
+        )
 
 
 def _own_directory(stream: Stream, in_place: Path | None) -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from penstock.errors import ConfigError, meant
@@ -30,7 +30,8 @@ class ReadOptions:
     image_decoder: ImageDecoder = "pil"
     allow_unsafe_types: bool = False
     columns: tuple[str, ...] | None = None  # None: all of them
-    unpickle: Callable[[bytes], Any] | None = None  # of `pkl` columns, without running code of their writer
+    # Reads `pkl` columns without running code of their writer. States compare the text of these options.
+    unpickle: Callable[[bytes], Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.image_decoder not in IMAGE_DECODERS:
