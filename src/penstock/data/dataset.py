@@ -278,7 +278,9 @@ class StreamingDataset(
                     f"sample {sample_id} is out of range: the dataset has {self.num_samples} samples", sample=sample_id
                 )
             sample, rng = readers.main.read_one(sample_id), None
-        if self._transforms is None or (self._draws_samples and rng is None):
+        if self._transforms is None:
+            return sample
+        if rng is None and self._draws_samples:
             return self.apply_transforms([sample_id], [sample])[0]
         return self._transforms.apply(sample_id, sample, rng)
 
