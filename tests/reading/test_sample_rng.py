@@ -39,7 +39,8 @@ def crop_columns(columns: dict[str, Any], rng: RowDraws) -> dict[str, Any]:
 
 
 def crop_by_globals(sample: dict[str, Any]) -> dict[str, Any]:
-    torch = pytest.importorskip("torch")
+    import torch
+
     drawn = random.random(), np.random.random(), float(torch.rand(()))
     return {"id": sample["id"], "crop": repr(drawn)}
 
