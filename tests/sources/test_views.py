@@ -235,3 +235,15 @@ def test_what_has_no_numbers_says_so() -> None:
     source = MemoryShardedSource([{"id": 1}]).flat_map(lambda sample: [sample, sample])
     with pytest.raises(ConfigError, match="LimitedShardedSource"):
         source.take(1)
+
+
+def test_spawned_workers_read_views(tmp_path: Path) -> None:
+    dataset = StreamingDataset(local=write_samples(tmp_path / "a", 60))
+    streams = [
+        Stream(source=dataset.take(20), name="first"),
+        Stream(source=dataset.filter(is_even).skip(20), name="even"),
+    ]
+    mixed = StreamingDataset(streams=streams, shuffle=True)
+    loader = StreamingDataLoader(mixed, batch_size=5, num_workers=1, multiprocessing_context="spawn")
+    seen = [number for batch in loader for number in batch["id"].tolist()]
+    assert sorted(seen) == sorted([*range(20), *range(40, 60, 2)])

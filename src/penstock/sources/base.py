@@ -501,7 +501,7 @@ class ViewShardedSource(ShardedSource):
 
     def as_view(self) -> tuple[ShardedSource, Callable[[], KeptRows]] | None:
         """Return what this is a view of, and its rows."""
-        return self.source, lambda: self.kept
+        return self.source, partial(getattr, self, "kept")  # which pickles
 
     def keep(self, rows: Chosen) -> ViewShardedSource:
         """Return a view of some of these rows."""
